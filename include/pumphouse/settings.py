@@ -363,7 +363,7 @@ class ServerSettings(Section):
 
 
 class SourceSettings(ServerSettings):
-    """The source database: `archive dump` reads it, and nothing of ours writes to it."""
+    """The source database: `archive dump` reads it; only `restore --table … --into source` writes to it."""
 
     host: str = Field("", description="host; empty = no source is configured")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pumphouse.errors import TargetIncomplete
-from pumphouse.executor import executor
+from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader import state
 from pumphouse.loader.apart import server_name
@@ -124,7 +124,7 @@ def test_a_restore_to_another_moment_begins_anew(
     first, then = source.cut(), source.snapshot()
     churn.work(5)
     end = source.cut()
-    with killing(executor, "create_foreign_keys"):
+    with killing(build, "create_foreign_keys"):
         restored(settings, to=end, dry_run=False)
     done = restored(settings, to=first, dry_run=False).load
     assert "done before" not in dict.fromkeys(state for _, state in states(done))
@@ -156,7 +156,7 @@ def test_a_killed_first_load_goes_on_and_a_newer_dump_is_begun_with(
 ) -> None:
     settings = small_plans(settings)
     history(source)
-    with killing(executor, "create_foreign_keys"):
+    with killing(build, "create_foreign_keys"):
         load.run(settings)
     assert target.value("SELECT reason FROM pumphouse.checkpoint") == state.BEGINNING
     shown = load.run(settings, dry_run=True)

@@ -25,13 +25,14 @@ import structlog
 from pymysql.connections import Connection as Session
 
 import pumphouse
-from pumphouse.runs import load, restore
+from pumphouse.runs import load, restore, restore_parts
 from pumphouse.settings import Settings
 
 _HOME = Path(pumphouse.__file__).parent
 # Whose lines are counted: those of a load, without what reads and writes bytes for everybody.
 _TRACED = tuple(str(_HOME / room) for room in ("executor", "loader", "replay", "restore", "runs"))
 _SERVER = "tests.support.loadserver"
+_RUNS: dict[str, Callable[..., object]] = {"load": load.run, "restore": restore.run, "parts": restore_parts.run}
 # OpenBLAS starts no thread, and no connection reads the certificates of the whole world for a server on this machine.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "SSL_CERT_FILE": os.devnull}
 
@@ -71,7 +72,7 @@ class KilledLoad:
         self,
         settings: Settings,
         *,
-        what: Literal["load", "restore"] = "load",
+        what: Literal["load", "restore", "parts"] = "load",
         at_line: int = 0,
         place: str = "",
         at_moment: int = 0,
@@ -83,7 +84,7 @@ class KilledLoad:
         ``place``: only those of this ``file:line`` count.
         ``at_moment``: instead of a line: 1 = before the first statement that changes a server, 2 = behind it, and so on.
         ``sends``: that signal: SIGKILL, or SIGSTOP, for one that stands still.
-        ``how``: arguments of `pumphouse.runs.load.run`, or of that of `pumphouse.runs.restore`.
+        ``how``: arguments of `pumphouse.runs.load.run`, or of that of `pumphouse.runs.restore` or `restore_parts`.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_SERVER])
@@ -166,7 +167,7 @@ def _child(settings: Settings, what: str, chosen: Chosen, sends: int, how: dict[
     moments = Moments(chosen.moment, send)
     try:
         with lines, moments:
-            (restore.run if what == "restore" else load.run)(settings, **how)
+            _RUNS[what](settings, **how)
     except Exception as error:
         said.send({"error": type(error).__name__, "message": f"{error}"[:500]})
     else:

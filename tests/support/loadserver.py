@@ -11,7 +11,8 @@ import pumphouse.objectstore.file
 import pumphouse.registry.file
 import pumphouse.replay.load
 import pumphouse.runs.load
-import pumphouse.runs.restore  # noqa: F401
+import pumphouse.runs.restore
+import pumphouse.runs.restore_parts  # noqa: F401
 import tests.support.killedloads  # noqa: F401
 from pumphouse.codec.warm import warm
 

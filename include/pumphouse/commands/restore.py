@@ -1,19 +1,29 @@
-"""``pumphouse restore``: a target as the source was at a moment."""
+"""``pumphouse restore``: a target as the source was at a moment, or some tables beside what a server has."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 
 import click
 
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.load import naming, now, print_losses, print_steps
+from pumphouse.errors import UsageError
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
-from pumphouse.restore.check import Into
-from pumphouse.restore.plan import parse_moment
+from pumphouse.restore.check import Place
+from pumphouse.restore.parts import Chosen, PartsPlan
+from pumphouse.restore.plan import RestorePlan, parse_moment
 from pumphouse.restore.report import RestoreReport
+from pumphouse.settings import Settings
+
+# Lines of one kind in a plan that fits a screen.
+_MOST = 20
 
 
 @click.command()
@@ -32,8 +42,18 @@ from pumphouse.restore.report import RestoreReport
     show_default=True,
     metavar="SECTION",
     help="Settings section whose server is replaced; target, or NAME of [targets.NAME]: build what `load` keeps up to "
-    "date anew.",
+    "date anew. With --table, which replaces nothing, also source.",
 )
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="DB.TABLE",
+    help="Restore only this table, as it was called at the moment, beside whatever the server has; repeatable. * or % "
+    "stand for any text: shop.%.",
+)
+@click.option("--as", "called", default="", metavar="DB.TABLE", help="With one --table: its name there.")
+@click.option("--into-database", default="", metavar="DB", help="With --table: the database there.")
 @click.option(
     "--replace",
     default="",
@@ -44,7 +64,12 @@ from pumphouse.restore.report import RestoreReport
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
 @click.option("--accept-losses", is_flag=True, help="Restore even if something in the range was declared lost.")
-@click.option("--anew", is_flag=True, help="Begin an unfinished restore to the same moment from its first step.")
+@click.option(
+    "--anew",
+    is_flag=True,
+    help="Begin an unfinished restore to the same moment from its first step; with --table, give up any other.",
+)
+@click.option("--verbose", is_flag=True, help="Print each window, each DDL and each table of the plan.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def restore(
@@ -53,62 +78,79 @@ def restore(
     dry_run: bool,
     plan_only: bool,
     into: str,
+    tables: tuple[str, ...],
+    called: str,
+    into_database: str,
     replace: str,
     task: str | None,
     take_over: bool,
     run_id: str,
     accept_losses: bool,
     anew: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Restore the restore target (settings section restore_target) to a moment in the archive's range.
 
     The databases of the source are dropped there and built again. A server that has any of them needs its name typed.
     It needs the archive and the target, and neither the cluster nor the source.
-    """
-    from pumphouse.runs import restore as job
 
-    section: Into = "restore_target" if into == "restore_target" else "target"
-    settings = context.settings if section == "restore_target" else context.settings.aimed(into)
+    With --table, only those tables are restored, beside what the server has: nothing that exists is changed.
+    """
+    dry_run = dry_run or plan_only
+    settings, section = _aimed(context.settings, into, parts=bool(tables))
+    if tables and (replace or task):
+        raise UsageError("with --table nothing is replaced, and no load goes on: --replace and --task have no meaning")
+    if not tables and (called or into_database):
+        raise UsageError("--as and --into-database need --table")
     with naming(into if section == "target" else "target"):
         asked = parse_moment(to, lambda: now(settings))
-        dry_run = dry_run or plan_only
-        planned = job.run(settings, into=section, to=asked, dry_run=True, plan_only=plan_only, task=task)
-        # The end that was planned, also when a snapshot moves it while somebody reads the question.
-        at, latest = planned.plan.to, asked is None
+        run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database))
+        planned = done = run(to=asked, dry_run=True, plan_only=plan_only, anew=anew)
         if not dry_run:
             if not as_json:
-                _print_plan(planned, latest=latest)
+                _print_plan(planned, latest=asked is None, verbose=verbose)
             planned.plan.require_accepted(accept_losses)
-            typed = replace or _ask(planned, show(at))
+            # The end that was planned, also when a snapshot moves it while somebody reads the question.
+            typed = {} if tables else {"replace": replace or _ask(planned, show(planned.plan.to))}
             with bar(enabled=not as_json) as progress:
-                done = job.run(
-                    settings,
-                    into=section,
+                done = run(
                     shown=planned.shown,
                     dry_run=False,
-                    task=task,
                     run_id=run_id,
                     take_over=take_over,
                     accept_losses=accept_losses,
-                    replace=typed,
                     anew=anew,
                     progress=progress,
+                    **typed,
                 )
-        else:
-            done = planned
     if as_json:
-        click.echo(json.dumps(done.to_dict(), indent=2))
+        windows = [asdict(window) for window in done.plan.windows]
+        click.echo(json.dumps({**done.to_dict(), "windows": windows}, indent=2))
     elif dry_run:
-        _print_plan(done, latest=latest)
+        _print_plan(done, latest=asked is None, verbose=verbose)
     else:
-        load = done.load
-        click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
-        if load.engine:
-            click.echo(f"  loaded {load.engine}")
-        for note in load.notes:
-            click.echo(f"  note: {note}")
-        print_losses(load.losses)
+        _print_done(done)
+
+
+def _aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Place]:
+    """The settings for a section, and its name there."""
+    if into == "restore_target":
+        return settings, "restore_target"
+    if into == "source" and parts:
+        return settings, "source"
+    if into == "source":
+        raise UsageError("the source is restored to by parts alone", hint="--table DATABASE.TABLE --as DATABASE.TABLE")
+    return settings.aimed(into), "target"
+
+
+def _job(settings: Settings, section: Place, task: str | None, chosen: Chosen) -> Callable[..., RestoreReport]:
+    """The whole restore, or that of parts."""
+    from pumphouse.runs import restore, restore_parts
+
+    if chosen.tables:
+        return partial(restore_parts.run, settings, chosen=chosen, into=section)
+    return partial(restore.run, settings, into="target" if section == "target" else "restore_target", task=task)
 
 
 def _ask(planned: RestoreReport, moment: str) -> str:
@@ -120,32 +162,78 @@ def _ask(planned: RestoreReport, moment: str) -> str:
     return str(click.prompt(f"Type {check.server} to go on", err=True)) if sys.stdin.isatty() else ""
 
 
-def _print_plan(report: RestoreReport, *, latest: bool) -> None:
-    plan = report.plan
+def _print_done(done: RestoreReport) -> None:
+    plan, load = done.plan, done.load
+    what = f"{plan.said()} restored as of" if isinstance(plan, PartsPlan) else "restored to"
+    click.echo(f"{what} {show(plan.to)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
+    if load.engine:
+        click.echo(f"  loaded {load.engine}")
+    for note in load.notes:
+        click.echo(f"  note: {note}")
+    print_losses(load.losses)
+
+
+# -- the plan -----------------------------------------------------------------------------------------------------
+
+
+def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
+    plan, most = report.plan, 0 if verbose else _MOST
     click.echo(f"target    {report.target}")
     if report.check is not None:
-        click.echo(f"server    {report.check.version}; it holds {report.check.held() or 'nothing that is dropped'}")
+        click.echo(f"server    {report.check.version}")
         for note in report.check.notes:
             click.echo(f"  ! not compared with {note}")
     click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
-    click.echo(f"replaces  {', '.join(plan.databases) or '(no databases)'}")
     click.echo(
-        f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows} rows, {plan.base_bytes} bytes"
+        f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows:,} rows, {plan.base_bytes:,} bytes"
     )
-    click.echo(f"windows   {len(plan.windows)}: {plan.rows} row changes, {plan.bytes} bytes")
-    for window in plan.windows:
-        cut = "  cut at the moment" if window.cut else ""
-        click.echo(
-            f"  ({show(window.start)}, {show(window.end)}]  {window.segments} segments, {window.rows} changes{cut}"
-        )
-    click.echo(f"DDLs      {len(plan.ddls)}")
-    for ddl in plan.ddls:
+    cut = ", the last one in part" if any(window.cut for window in plan.windows) else ""
+    click.echo(f"windows   {len(plan.windows)}{cut}: {plan.rows:,} row changes, {plan.bytes:,} bytes")
+    if verbose:
+        for window in plan.windows:
+            each = f"({show(window.start)}, {show(window.end)}]  {window.segments} segments, {window.rows:,} changes"
+            click.echo(f"  {each}{'  cut at the moment' if window.cut else ''}")
+    kinds = Counter(ddl.action for ddl in plan.ddls)
+    click.echo(
+        f"DDLs      {len(plan.ddls)}{': ' * bool(kinds)}{', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}"
+    )
+    for ddl in plan.ddls if verbose else ():
         click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
-    for what, why in plan.left_out.items():
-        click.echo(f"  ! by a rule: {what} ({why})")
-    for name, there in (*plan.routes.databases, *plan.routes.tables):
-        click.echo(f"  ! by a rule: {name} is called {there} there")
     click.echo(f"tables    {plan.tables} then")
+    _print_some([f"{size.table}  {size.rows:,} rows, {size.changes:,} changes" for size in plan.sizes], most)
+    if isinstance(plan, PartsPlan):
+        _print_parts(plan, most)
+    else:
+        _print_whole(report, plan, most)
     click.echo("steps")
     print_steps(report.load)
     print_losses(plan.losses)
+
+
+def _print_parts(plan: PartsPlan, most: int) -> None:
+    click.echo("creates")
+    _print_some([f"{each.table} as {'.'.join(each.place)}" for each in plan.placed], most)
+    if plan.along:
+        click.echo("reads     also tables whose rows came into these, and gives them no place")
+        _print_some(plan.along, most)
+    _print_some([f"! {note}" for note in plan.left], most)
+    click.echo("drops     nothing")
+    click.echo("leaves    all that is there, triggers and foreign keys included")
+
+
+def _print_whole(report: RestoreReport, plan: RestorePlan, most: int) -> None:
+    held = "" if report.check is None else f"; it holds {report.check.held() or 'nothing that is dropped'}"
+    click.echo(f"drops     {', '.join(plan.databases) or '(no databases)'}{held}")
+    click.echo(f"creates   {', '.join(plan.made) or '(no databases)'}")
+    click.echo("leaves    every other database")
+    _print_some([f"! by a rule: {what} ({why})" for what, why in plan.left_out.items()], most)
+    routes = (*plan.routes.databases, *plan.routes.tables)
+    _print_some([f"! by a rule: {name} is called {there} there" for name, there in routes], most)
+
+
+def _print_some(lines: Sequence[str], most: int) -> None:
+    """The first of these lines; 0 = all."""
+    for line in lines[: most or None]:
+        click.echo(f"  {line}")
+    if most and len(lines) > most:
+        click.echo(f"  and {len(lines) - most} more")

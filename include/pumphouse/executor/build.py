@@ -1,20 +1,36 @@
-"""What makes databases, tables, views and foreign keys on a target; each may run a second time."""
+"""What makes databases, tables, views and foreign keys on a target, and gives them their places; each may run twice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pumphouse.errors import DdlRefused
-from pumphouse.loader.begin import there
+from pumphouse.errors import DdlRefused, LoadError
+from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.steps import Build
+from pumphouse.loader.steps import Build, ForeignKeys, HandOver, Leave
 from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.table_sql import create_database, create_object, foreign_keys
 from pumphouse.schema.versions import TableVersion
+
+
+def make(
+    connection: TargetConnection, task: str, rules: Rules, step: Build | ForeignKeys | HandOver | Leave
+) -> list[str]:
+    """Carry a step out. Returns notes on what is otherwise than at the source."""
+    match step:
+        case Build():
+            return build(connection, task, rules, step)
+        case ForeignKeys(objects=objects):
+            return create_foreign_keys(connection, objects)
+        case HandOver():
+            hand_over(connection, step)
+        case Leave():
+            leave(connection)
+    return []
 
 
 def build(connection: TargetConnection, task: str, rules: Rules, step: Build) -> list[str]:
@@ -118,3 +134,57 @@ def _keys_of(connection: TargetConnection, table: tuple[str, str]) -> set[str]:
         table,
     )
     return {str(name).lower() for (name,) in rows}
+
+
+def hand_over(connection: TargetConnection, step: HandOver) -> None:
+    """Tables of our schema get their places, in one statement; LoadError where one of these is taken."""
+    own = connection.settings.schema_name
+    made = {*tables_in(connection, [own])}
+    waiting = [(name, place) for name, place in step.tables if f"{own}.{name}" in made]
+    require_free(connection, [place for _, place in waiting])
+    if len(waiting) + len(taken(connection, [place for _, place in step.tables])) < len(step.tables):
+        raise LoadError(
+            f"target {connection.name} has tables no more that this restore made: somebody dropped them",
+            hint="begin again with --anew",
+            target=connection.name,
+        )
+    have = there(connection, [info.name for info in step.databases])
+    for info in (each for each in step.databases if each.name not in have):
+        connection.execute(create_database(info, connection.dialect))
+    if waiting:
+        moves = (f"{qualified(own, name)} TO {qualified(*place)}" for name, place in waiting)
+        connection.execute(f"RENAME TABLE {', '.join(moves)}")
+
+
+def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> None:
+    """LoadError where the target has a table or a view of one of these names, (database, name)."""
+    found = taken(connection, places)
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        raise LoadError(
+            f"target {connection.name} has {', '.join(found[:5])}{more} already: a restore of parts replaces nothing",
+            hint="restore under another name: --as DATABASE.TABLE for one table, --into-database DATABASE for several; "
+            "or rename what is there",
+            target=connection.name,
+            tables=found,
+        )
+
+
+def taken(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> list[str]:
+    """Those of these names that the target has; without regard to case where it has none."""
+    folds = bool(int(connection.value("SELECT @@lower_case_table_names")))
+    databases = {each for db, _ in places for each in ([db, db.lower()] if folds else [db])}
+    have = tables_in(connection, sorted(databases))
+    if folds:
+        have = [name.lower() for name in have]
+    return [name for name in map(".".join, places) if (name.lower() if folds else name) in have]
+
+
+def leave(connection: TargetConnection) -> None:
+    """Drop our schema; the last tables in one statement: a run that is killed has done this, or does it again."""
+    own, last = connection.settings.schema_name, ("checkpoint", "step", "fence")
+    names = (name.partition(".")[2] for name in tables_in(connection, [own]))
+    for name in (name for name in names if name not in last):
+        connection.execute(f"DROP TABLE IF EXISTS {qualified(own, name)}")
+    connection.execute(f"DROP TABLE IF EXISTS {', '.join(qualified(own, name) for name in last)}")
+    connection.execute(f"DROP DATABASE IF EXISTS {quote(own)}")

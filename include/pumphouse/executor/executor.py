@@ -15,7 +15,7 @@ import structlog
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import CorruptionError, DdlRefused
-from pumphouse.executor.build import build, create_foreign_keys, make_databases
+from pumphouse.executor.build import make, make_databases
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor
@@ -40,6 +40,8 @@ from pumphouse.loader.steps import (
     ForeignKeys,
     Given,
     Halt,
+    HandOver,
+    Leave,
     Park,
     Ready,
     Reset,
@@ -161,10 +163,8 @@ class Executor:
                     state.write(connection, owner, checkpoint)
                 case Reset():
                     self._reset(step)
-                case Build():
-                    notes = build(connection, task, self._rules, step)
-                case ForeignKeys(objects=objects):
-                    notes = create_foreign_keys(connection, objects)
+                case Build() | ForeignKeys() | HandOver() | Leave():
+                    notes = make(connection, task, self._rules, step)
                 case Ready(reason=reason):
                     state.set_state(connection, owner, task, TargetState.READY, reason)
                 case BringBack(subjects=subjects):
@@ -174,9 +174,9 @@ class Executor:
         self._note(step, number, notes)
 
     def _note(self, step: Step, number: int | None, notes: Sequence[str]) -> None:
-        """A step has ended. A plan's row says so in the transaction that closes it; the last step deletes all rows."""
+        """A step has ended. A plan's row says so in the transaction that closes it; the last step takes all rows."""
         self._report.notes += notes
-        if number is not None and not isinstance(step, Apply | Ready | BringBack):
+        if number is not None and not isinstance(step, Apply | Leave | Ready | BringBack):
             state.step_done(self._connection, self._owner, self._task, number, notes)
 
     # -- a target that begins, or a table

@@ -74,7 +74,7 @@ class Plan:
         skipped: tables left out by name, with the reason.
         without: commit ts of transactions whose rows are left out by a rule.
         ruled: commit ts of DDLs that a rule skips or replaces: rows from before them are loaded before them.
-        only: a resync: the one table that is brought back, ``database.table`` in lower case; '' = all.
+        only: tables, ``database.table`` in lower case, that a resync or a restore of parts is of; () = all.
     """
 
     task: str
@@ -90,7 +90,7 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     without: tuple[int, ...] = ()
     ruled: tuple[int, ...] = ()
-    only: str = ""
+    only: tuple[str, ...] = ()
 
     def bucket_count(self, table_id: int) -> int:
         """Buckets of a table."""
@@ -109,7 +109,7 @@ class Plan:
                 **({"ranges": {str(k): list(v) for k, v in sorted(self.ranges.items())}} if self.ranges else {}),
                 **({"without": list(self.without)} if self.without else {}),
                 **({"ruled": list(self.ruled)} if self.ruled else {}),
-                **({"only": self.only} if self.only else {}),
+                **({"only": self.only[0] if len(self.only) == 1 else self.only} if self.only else {}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -139,7 +139,7 @@ class Plan:
                 skipped=data["skipped"],
                 without=tuple(data.get("without", ())),
                 ruled=tuple(data.get("ruled", ())),
-                only=data.get("only", ""),
+                only=(only,) if isinstance(only := data.get("only", ()), str) else tuple(only),
             )
             int(data["version"])
         except (ValueError, KeyError, TypeError) as error:

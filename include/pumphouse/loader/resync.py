@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from pumphouse.errors import LoadError, UnknownDdl, UsageError
+from pumphouse.errors import LoadError, UsageError
+from pumphouse.loader.alone import works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.planner import require_ready, unfinished
 from pumphouse.loader.rules import RESYNC, Rules, park_hint, parked
 from pumphouse.loader.state import Checkpoint
 from pumphouse.loader.steps import Apply, BringBack, Build, ForeignKeys, Given, Park, Step, Steps
-from pumphouse.loader.work import Work, base_work, works_between
+from pumphouse.loader.work import Work, ids_of
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import Reach, Rows
 from pumphouse.schema.render import kept_name
-from pumphouse.schema.versions import DdlEvent
 
 _DUMP = "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
 
@@ -53,7 +51,7 @@ def plan_resync(given: Given, checkpoint: Checkpoint, table: str) -> Steps:
     open_ends, work = unfinished(given)
     at = checkpoint.ts if work is None else max(checkpoint.ts, work.plan.to_ts)
     steps = Steps(from_ts=checkpoint.ts, to_ts=at, anew=_anew(given, table, at))
-    if plan is not None and plan.only == name and given.standing.recorded.digest == steps.digest():
+    if plan is not None and plan.only == (name,) and given.standing.recorded.digest == steps.digest():
         return steps
     return replace(steps, before=(*before, *open_ends, *(() if work is None else (Apply(work=work),))))
 
@@ -118,63 +116,23 @@ def _places(given: Given, name: str, at: Tso) -> list[tuple[str, str]]:
 
 def _ids_of(given: Given, name: str) -> set[str]:
     """Ids that a table, ``database.table`` in lower case, ever had, and those of its partitions."""
-    timeline = given.view.timeline
-    ids = {
-        table_id
-        for table_id, versions in timeline.versions.items()
-        if any(".".join(version.name).lower() == name for version in versions)
-    }
-    return {str(each) for each in ids | {part for part, of in timeline.partitions.items() if of in ids}}
+    return set(map(str, ids_of(given.view.timeline, {name})))
 
 
-def _works(given: Given, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
+def _works(given: Given, table: str, at: Tso) -> tuple[Rules, Work, tuple[Work, ...]]:
     """The rules, the dump's plan and those behind it that make one table what it is at a moment."""
     view, task, settings = given.view, given.task, given.settings
     # By id: tables that the archive knows nothing of, whose rows are met all the same.
     ids = _ids_of(given, table.lower())
     by_id = {name: each for name, each in given.rules.tables.items() if name.isdecimal() and name not in ids}
     # Not those by which an open plan passed DDLs: the table is made by the settings of now.
-    rules = replace(given.rules, ddls=Rules.of(settings.rules, at).ddls, tables=by_id, only=table.lower())
+    ddls = Rules.of(settings.rules, at).ddls
+    rules = replace(given.rules, ddls=ddls, tables=by_id, only=frozenset({table.lower()}))
     base = view.base_for(at, rules.leaves_out_name)
     if base is None:
         without = view.lacking(at, rules.leaves_out_name)
         of = "" if without is None else f" has the rows of {table}, as a rule left it out ({without.why}), and"
         raise LoadError(f"no dump{of} leads to {show(at)}, where the target stands", hint=_DUMP)
-    events = _kept_alone(view.timeline.events, rules.only)
-    view = replace(view, timeline=replace(view.timeline, events=events))
-    try:
-        first = base_work(view, base, task, settings, rules)
-        later = list(works_between(view, base.ts, at, task, settings, rules))
-    except UnknownDdl as error:
-        raise LoadError(f"{table} cannot be brought back by itself: {error.message}", hint=_DUMP) from error
-    _require_kept(table, [event for work in later for event in work.events])
-    return rules, first, later
-
-
-def _kept_alone(events: Sequence[DdlEvent], name: str) -> tuple[DdlEvent, ...]:
-    """The DDLs, and of what they drop only that is kept which comes back as ``name``, in lower case.
-
-    Else nobody would take this copy, and it would replace what a load may have kept of the table of that other name.
-    """
-    ours: set[int] = set()
-    found = []
-    for event in reversed(events):
-        found.append(replace(event, kept=event.kept & ours) if event.kept else event)
-        if event.facts.rows is Rows.RETURN:
-            sides = [change.after for change in event.changes if change.after is not None]
-            ours -= {side.table.id for side in sides}
-            ours |= {side.table.id for side in sides if ".".join(side.name).lower() == name}
-    return tuple(reversed(found))
-
-
-def _require_kept(table: str, events: Sequence[DdlEvent]) -> None:
-    """LoadError where the table comes back from a drop under another name, which a resync of one name does not see."""
-    kept: set[int] = set()
-    for event in events:
-        if event.facts.reach is not Reach.WHOLE_DATABASE and not event.returning <= kept:
-            raise LoadError(
-                f"{table} cannot be brought back by itself: DDL job {event.job.id} recovered it from a table of "
-                f"another name: {event.job.query}",
-                hint=_DUMP,
-            )
-        kept |= {c.before.table.id for c in event.changes if c.before} & event.kept
+    what = f"{table} cannot be brought back by itself"
+    first, *later = works_alone(view, base, at, task, settings, rules, what=what, hint=_DUMP)
+    return rules, first, tuple(later)

@@ -64,15 +64,16 @@ class Rules:
     """The rules of one run.
 
     ``ddls``: by job id and by commit ts. ``tables``: by name or pattern in lower case, or by id. ``txns``: by commit
-    ts. ``routes``: other names on the target. ``only``: a resync: every table but this one is left out, and no
-    database is touched. ``unheard_of``: what rules name and nobody knows, as sentences; the rule waits for it.
+    ts. ``routes``: other names on the target. ``only``: of a resync or a restore of parts: every table but these is
+    left out, and no database is touched. ``unheard_of``: what rules name and nobody knows, as sentences; the rule waits
+    for it.
     """
 
     ddls: Mapping[int, LoadRule] = field(default_factory=dict)
     tables: Mapping[str, LeftOut] = field(default_factory=dict)
     txns: Mapping[int, LoadRule] = field(default_factory=dict)
     routes: Routes = NO_ROUTES
-    only: str = ""
+    only: frozenset[str] = frozenset()
     unheard_of: tuple[str, ...] = ()
 
     @classmethod
@@ -105,7 +106,7 @@ class Rules:
         return {name: str(each) for name, each in sorted(self.tables.items()) if each.parked}
 
     def rule_of(self, event: DdlEvent) -> LoadRule | None:
-        """The rule of a DDL; in a resync of those of its table alone: what the others say is done already."""
+        """The rule of a DDL; of some tables alone those that concern them."""
         if self.only and all(self._out(change) is True for change in event.changes):
             return None
         return self.ddls.get(event.job.id) or self.ddls.get(int(event.commit_ts))
@@ -161,7 +162,7 @@ class Rules:
         """
         whole = event.db_before is not None or event.facts.reach is Reach.WHOLE_DATABASE
         if whole and not skipped and not all(self._out(change) for change in event.changes):
-            why = f"DDL job {event.job.id} drops or brings back {self.only} with its database"
+            why = f"DDL job {event.job.id} drops or brings back {', '.join(sorted(self.only))} with its database"
             return replace(event, db_before=None, db_after=None, problem=why)
         # A flashback of the cluster names no table, and may have changed the rows of each.
         concerns = event.changes or event.facts.reach is Reach.CLUSTER
@@ -178,7 +179,7 @@ class Rules:
 
     def leaves_out_name(self, name: str) -> bool:
         """The same of ``database.table``."""
-        return name.lower() != self.only if self.only else self.left_out(name.lower()) is not None
+        return name.lower() not in self.only if self.only else self.left_out(name.lower()) is not None
 
     def require_apart(self, databases: Sequence[str], tables: Iterable[TableVersion]) -> None:
         """ConfigError where rules would make one of two databases or tables that there are at one moment."""

@@ -2,9 +2,9 @@
 
 A planner is a function of what it is given (`Given`: the archive's view, what the target says, rules, settings) that
 returns `Steps`. Planners: `pumphouse.loader.planner` (load, repeat, abandon), `pumphouse.loader.begin` (first load,
-`--equal-at`), `pumphouse.loader.resync` and `pumphouse.restore.plan`; a replay is a load of that mode, a backfill is a
-load to the end of an interval. Nothing but `pumphouse.executor` changes a target, and it does what the list says. A dry
-run prints the list.
+`--equal-at`), `pumphouse.loader.resync`, `pumphouse.restore.plan` and `pumphouse.restore.parts`; a replay is a load of
+that mode, a backfill is a load to the end of an interval. Nothing but `pumphouse.executor` changes a target, and it
+does what the list says. A dry run prints the list.
 
 Who records what, and where (tables of our schema on the target, docs/formats.md):
 
@@ -22,6 +22,7 @@ What a run finds that was killed:
 - Around a statement of a DDL: `pumphouse.loader.ddl` looks whether it ran.
 - Within a `Build`: it runs again as a whole, beginning with what it drops. No row has come yet.
 - Within `ForeignKeys`: those that are there are left alone.
+- Around `HandOver`: a table that is in its place is no longer in our schema. Within `Leave`: what is left of it goes.
 - Between two steps of ``anew``: a run that plans the same steps (by digest) goes on at the first that is not done; one
   that plans others begins anew. A load never goes on with them: it refuses the target, or, where one table is made
   anew, gives that up and leaves the table out as before.
@@ -198,6 +199,32 @@ class ForeignKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Tables that were made in our schema get their places, all in one statement; none of these may be taken.
+
+    Args:
+        databases: made where they are missing.
+        tables: (name in our schema, (database, name)) of each.
+    """
+
+    databases: tuple[DbInfo, ...]
+    tables: tuple[tuple[str, tuple[str, str]], ...]
+
+    def __str__(self) -> str:
+        return f"put {len(self.tables)} tables in their places: {_some(['.'.join(place) for _, place in self.tables])}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Our schema goes, with all that is in it."""
+
+    schema: str
+
+    def __str__(self) -> str:
+        return f"drop {self.schema}, which kept the state of this restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """The target may be loaded."""
 
@@ -227,7 +254,10 @@ class Halt:
         return f"stop: {self.error.message}"
 
 
-Step = Discard | Abandon | Park | TakeBack | Apply | Equal | Reset | Build | ForeignKeys | Ready | BringBack | Halt
+Step = (
+    Discard | Abandon | Park | TakeBack | Apply | Equal | Reset | Build | ForeignKeys | HandOver | Leave | Ready
+    | BringBack | Halt
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,10 +315,12 @@ def _identity(step: Step) -> Any:
             plan, ruled = work.plan, _rules(work.rulings.values())
             return [
                 str(plan.mode), plan.from_ts, plan.to_ts, plan.archive, plan.boundaries, plan.touched,
-                sorted(plan.skipped), plan.without, plan.ruled, plan.only, ruled,
+                sorted(plan.skipped), plan.without, plan.ruled, ", ".join(plan.only), ruled,
             ]  # fmt: skip
         case ForeignKeys(objects=objects):
             return [version.name for version in objects]
+        case HandOver(tables=tables):
+            return tables
         case _:
             return str(step)
 
@@ -298,5 +330,9 @@ def _rules(rules: Iterable[LoadRule]) -> list[Any]:
 
 
 def _dropping(names: Sequence[str]) -> str:
+    return f"; drop {_some(names)}" if names else ""
+
+
+def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return f"; drop {', '.join(names[:_NAMES])}{more}" if names else ""
+    return f"{', '.join(names[:_NAMES])}{more}"

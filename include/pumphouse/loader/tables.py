@@ -84,7 +84,7 @@ class WantedTables:
         version = timeline.at_ts(table_id, moment)
         if version.dropped or is_system(version.db) or f"{version.db}.{version.table.name}" in plan.skipped:
             return None
-        if plan.only and f"{version.db}.{version.table.name}".lower() != plan.only:
+        if plan.only and f"{version.db}.{version.table.name}".lower() not in plan.only:
             return None
         if plan.mode is Mode.BASE and version.table.id != table_id:
             # The id is a partition's by now: its table was exchanged into another, whose dump has its rows.

@@ -89,16 +89,17 @@ class Work:
         # What is left out of an open plan is what it says: some of its units are applied.
         without = plan.without if plan.number else tuple(ts for ts in sorted(rules.txns) if _reads(plan, view, ts))
         skipped = {**plan.skipped, **rules.skipped(view.timeline)}
-        plan = replace(plan, skipped=skipped, without=without, only=rules.only)
+        plan = replace(plan, skipped=skipped, without=without, only=tuple(sorted(rules.only)))
+        ids = ids_of(view.timeline, rules.only) if rules.only else None
         txn_rules = {Tso(ts): rules.txns[ts] for ts in without if ts in rules.txns}
         if plan.mode is Mode.BASE:
             base = view.base_at(plan.to_ts)
             windows = view.between(base.low, base.ts)
             return cls(
                 plan=plan,
-                pieces=(*_base_pieces(base), *pieces_of(windows, base.low, base.ts)),
-                tables=_tables([segment for window in windows for segment in window.segments])
-                | {table.table_id for table in base.tables},
+                pieces=(*_base_pieces(base, ids), *pieces_of(windows, base.low, base.ts, ids)),
+                tables=_tables(_segments(windows, ids))
+                | {table.table_id for table in base.tables if ids is None or table.table_id in ids},
                 events=(),
                 txn_rules=txn_rules,
                 losses=losses_of(windows, after=base.low, upto=base.ts),
@@ -112,8 +113,8 @@ class Work:
         return cls(
             # As it says itself once units are applied (`open_work`).
             plan=plan if plan.number else replace(plan, ruled=tuple(map(int, rulings))),
-            pieces=tuple(pieces_of(windows, plan.from_ts, plan.to_ts)),
-            tables=_tables([segment for window in windows for segment in window.segments]),
+            pieces=tuple(pieces_of(windows, plan.from_ts, plan.to_ts, ids)),
+            tables=_tables(_segments(windows, ids)),
             events=events,
             rulings=rulings,
             txn_rules=txn_rules,
@@ -166,8 +167,9 @@ def works_between(
 
     UnknownDdl behind the plan that ends before a DDL which nothing can be loaded past.
     """
+    ids = ids_of(view.timeline, rules.only) if rules.only else None
     while after < upto:
-        end = _reach(view, after, upto, settings.max_plan_bytes)
+        end = _reach(view, after, upto, settings.max_plan_bytes, ids)
         ruled = (rules.ruled(event) for event in view.timeline.ddls(after, end))
         stop = next((event for event in ruled if event.problem), None)
         if stop is not None:
@@ -338,9 +340,19 @@ def _sequences(view: ArchiveView, after: Tso, upto: Tso, rules: Rules) -> tuple[
     return tuple(each for each in found if not rules.leaves_out(each.version))
 
 
-def _base_pieces(base: Base) -> Iterator[SegmentPart]:
+def ids_of(timeline: Timeline, names: Container[str]) -> frozenset[int]:
+    """Ids that tables, ``database.table`` in lower case, ever had, and those of their partitions."""
+    ids = {
+        table_id
+        for table_id, versions in timeline.versions.items()
+        if any(".".join(version.name).lower() in names for version in versions)
+    }
+    return frozenset(ids | {part for part, of in timeline.partitions.items() if of in ids})
+
+
+def _base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPart]:
     for table in base.tables:
-        for segment in table.segments:
+        for segment in table.segments if tables is None or table.table_id in tables else ():
             if segment.rows:
                 yield SegmentPart(
                     window=None,
@@ -359,9 +371,7 @@ def pieces_of(
     ``tables``: only segments with changes under one of these ids; None = all.
     """
     for window in windows:
-        for segment in window.segments:
-            if tables is not None and not any(table_id in tables for table_id in segment.tables):
-                continue
+        for segment in _segments([window], tables):
             if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
                 yield SegmentPart(
                     window=window.start,
@@ -370,6 +380,14 @@ def pieces_of(
                     upto=Tso(min(upto, window.end)),
                     drop=window.dropped(segment.node_id),
                 )
+
+
+def _segments(windows: Iterable[Manifest], tables: Container[int] | None) -> Iterator[SegmentEntry]:
+    """Those with changes under one of these ids; None = all."""
+    for window in windows:
+        for segment in window.segments:
+            if tables is None or any(table_id in tables for table_id in segment.tables):
+                yield segment
 
 
 def _tables(segments: Iterable[SegmentEntry]) -> frozenset[int]:
@@ -400,11 +418,11 @@ def _buckets(sizes: Mapping[int, int], settings: LoadSettings, scanned: Containe
     )
 
 
-def _reach(view: ArchiveView, after: Tso, upto: Tso, most: int) -> Tso:
+def _reach(view: ArchiveView, after: Tso, upto: Tso, most: int, tables: Container[int] | None) -> Tso:
     """Where a plan that begins after `after` ends: at `upto`, or at the window that fills it."""
     size = 0
     for window in view.between(after, upto):
-        size += sum(segment.payload_bytes for segment in window.segments)
+        size += sum(segment.payload_bytes for segment in _segments([window], tables))
         if size >= most:
             return Tso(min(window.end, upto))
     return upto

@@ -1,7 +1,8 @@
-"""Before a restore drops anything: is it the right server, can it take the plan, and what does it hold?
+"""Before a restore changes anything: is it the right server, can it take the plan, and what does it hold?
 
 Reads only, on the target and on what it is compared with; the one thing it takes is a named lock on the target, for a
-moment. `RestorePlan` says what is read and done; this says whether that server may get it.
+moment. `RestorePlan` says what is read and done; this says whether that server may get it. A restore of parts drops
+nothing, and any server may get it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
 from pumphouse.loader.begin import databases_of, in_creation_order, there
-from pumphouse.loader.grants import missing_privileges
+from pumphouse.loader.grants import LOADING, missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.unfit import of_the_server, require_engine
+from pumphouse.model.table import DbInfo
+from pumphouse.restore.parts import PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render
+from pumphouse.schema.route import Routes
 from pumphouse.schema.table_sql import create_object
+from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
 Into = Literal["restore_target", "target"]
+# A restore of parts goes there, too.
+Place = Literal["restore_target", "target", "source"]
 
 # What the statements of a load need: NOT IGNORED of an index, RENAME COLUMN, CHECK constraints that are enforced.
 _OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
+# What a user needs on a database that a table is renamed into, which gets its foreign keys there.
+_PLACING = ("SELECT", "CREATE", "INSERT", "ALTER", "INDEX")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +93,16 @@ class TargetCheck:
         return asdict(self)
 
 
-def named_target(settings: Settings, into: Into) -> TargetSettings:
+def named_target(settings: Settings, into: Place) -> TargetSettings:
     """The section's server; ConfigError where it names no address or no user: nothing is taken for one."""
-    target: TargetSettings = getattr(settings, into)
-    said = target.model_fields_set
+    named: ServerSettings = getattr(settings, into)
+    target = named if isinstance(named, TargetSettings) else TargetSettings(**dict(named))
+    said = named.model_fields_set
     missing = [] if target.unix_socket or ("host" in said and target.host) else ["host"]
     missing += [] if "user" in said and target.user else ["user"]
     if missing:
         raise ConfigError(
-            f"[{into}] names no {' and no '.join(missing)}: a restore drops databases, so its server is never guessed",
+            f"[{into}] names no {' and no '.join(missing)}: the server of a restore is never guessed",
             hint=f'write into pumphouse.toml: [{into}] host = "…", port = 3306, user = "…", password = "…", one a '
             f"line; or set PUMPHOUSE_{into.upper()}__HOST and so on",
             section=into,
@@ -119,24 +129,46 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         notes = list(_tell_apart(connection, settings, into, plan, view))
         version = str(connection.value("SELECT VERSION()"))
         dialect = Dialect.of_version(version)
-        problems = [
+        _require_none(
+            target,
             *_version(version, dialect),
             *_server(connection),
-            *_privileges(connection, _touched(connection, plan)),
+            *_privileges(connection, [connection.settings.schema_name, *_touched(connection, plan)], LOADING),
             *_schema(connection, plan, view, dialect),
-        ]
-        if problems:
-            raise RestoreError(
-                f"{address(target)} cannot take this restore: {'; '.join(problems)}",
-                hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
-                problems=problems,
-            )
+        )
         beside = places_beside(connection, plan, view)
         return TargetCheck(
             server=server_name(target),
             version=version,
             holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
             notes=tuple(notes),
+        )
+
+
+def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView) -> TargetCheck:
+    """Look whether a server can take a restore of parts, and change nothing; RestoreError with every reason."""
+    version = str(connection.value("SELECT VERSION()"))
+    dialect = Dialect.of_version(version)
+    found = in_creation_order(view.timeline, plan.base, dialect)
+    tables = [each for each in found if has_rows(each) and not plan.rules.leaves_out(each)]
+    _require_none(
+        connection.settings,
+        *_version(version, dialect),
+        *_server(connection),
+        *_privileges(connection, [connection.settings.schema_name], LOADING),
+        *_privileges(connection, plan.made, _PLACING),
+        *_statements(connection, plan, plan.rules.routes, plan.infos, tables, dialect),
+        *_one_name(connection, set(plan.places)),
+    )
+    return TargetCheck(server=server_name(connection.settings), version=version, holds=(), notes=())
+
+
+def _require_none(target: TargetSettings, *problems: str) -> None:
+    if problems:
+        raise RestoreError(
+            f"{address(target)} cannot take this restore: {'; '.join(problems)}",
+            hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
+            problems=list(problems),
         )
 
 
@@ -214,11 +246,10 @@ def _server(connection: TargetConnection) -> Iterator[str]:
         yield f"{error.message}: {error.hint}"
 
 
-def _privileges(connection: TargetConnection, databases: Sequence[str]) -> Iterator[str]:
+def _privileges(connection: TargetConnection, databases: Sequence[str], wanted: Sequence[str]) -> Iterator[str]:
     grants = [str(row[0]) for row in connection.query("SHOW GRANTS")]
-    own = connection.settings.schema_name
-    for database in dict.fromkeys([own, *databases]):
-        missing = missing_privileges(grants, database)
+    for database in dict.fromkeys(databases):
+        missing = missing_privileges(grants, database, wanted)
         if missing:
             names, on = ", ".join(missing), f"{quote(database)}.*"
             yield f"user {connection.settings.user} lacks {names} there: GRANT {names} ON {on} TO …"
@@ -246,9 +277,22 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
             routes.require_apart(plan.sources, names)
     except ConfigError as error:
         yield f"{error.message}: {error.hint}"
-    needed: set[str] = set()
     databases = databases_of(view.timeline, plan.base)
     tables = in_creation_order(view.timeline, plan.base, dialect)
+    yield from _statements(connection, plan, routes, databases, tables, dialect)
+
+
+def _statements(
+    connection: TargetConnection,
+    plan: RestorePlan,
+    routes: Routes,
+    made: Sequence[DbInfo],
+    first: Sequence[TableVersion],
+    dialect: Dialect,
+) -> Iterator[str]:
+    """Of databases and tables that are made, and of the DDLs that follow: what cannot be said, or is unknown there."""
+    own, needed = connection.settings.schema_name, set[str]()
+    databases, tables = list(made), list(first)
     for event, rulings in ((event, work.rulings) for work in plan.works for event in work.events):
         if event.commit_ts in rulings:
             continue

@@ -6,11 +6,12 @@ Its steps are those of a first load (`pumphouse.loader.begin`), and the plans up
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
@@ -47,6 +48,15 @@ class WindowStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """What is read of one table: rows of the dump, changes in segments of the log; one that is cut counts in full."""
+
+    table: str
+    rows: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DdlStep:
     """One DDL that is carried out."""
 
@@ -73,6 +83,7 @@ class RestorePlan:
         made: what these are called there.
         routes: by which they and their tables are called so.
         tables: tables that there will be.
+        sizes: of those with rows or changes, the largest first.
         losses: what (base low, to] lacks.
     """
 
@@ -88,6 +99,7 @@ class RestorePlan:
     made: tuple[str, ...]
     routes: Routes
     tables: int
+    sizes: tuple[TableSize, ...]
     losses: Losses
 
     def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
@@ -195,6 +207,7 @@ class RestorePlan:
             "left_out": self.left_out,
             "routes": dict((*self.routes.databases, *self.routes.tables)),
             "tables": self.tables,
+            "sizes": [asdict(size) for size in self.sizes],
             "rows": self.rows,
             "bytes": self.bytes,
             **asdict(self.losses),
@@ -228,7 +241,7 @@ def plan_restore(
     rules = Rules.of(settings.rules, Tso(0))
     base = view.base_for(to, rules.leaves_out_name) if to <= end else None
     if base is None:
-        raise _unreachable(to, view, rules, wall)
+        raise unreachable(to, view, rules, wall)
     works = (base_work(view, base, task, settings, rules), *works_between(view, base.ts, to, task, settings, rules))
     windows = view.between(base.low, to)
     sources = databases_between(view.timeline, base.ts, to, rules)
@@ -239,17 +252,44 @@ def plan_restore(
         base_low=base.low,
         base_tables=len(base.tables),
         works=works,
-        windows=tuple(_steps(windows, works, to)),
+        windows=tuple(window_steps(windows, works, to)),
         databases=tuple(rules.routes.places(view.databases)),
         sources=tuple(sources),
         made=tuple(rules.routes.places(sources)),
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
+        sizes=table_sizes(view, base, to),
         losses=losses_of(view.windows, after=base.low, upto=to),
     )
 
 
-def _unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
+def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | None = None) -> tuple[TableSize, ...]:
+    """What is read of each table that there is at the moment; ``names``: of these, in lower case, alone."""
+    timeline = view.timeline
+    there = {".".join(version.name).lower(): ".".join(version.name) for version in timeline.tables_at(to)}
+    rows, changes = Counter[str](), Counter[str]()
+
+    def name_of(table_id: int) -> str:
+        versions = timeline.versions.get(timeline.partitions.get(table_id, table_id), ())
+        last = next((version for version in reversed(versions) if version.commit_ts <= to), None)
+        return "" if last is None or is_system(last.db) else ".".join(last.name).lower()
+
+    for table in base.tables:
+        rows[name_of(table.table_id)] += table.rows
+    for window in view.between(base.low, to):
+        for segment in window.segments:
+            for table_id, stat in segment.tables.items():
+                changes[name_of(table_id)] += stat.rows
+    found = [
+        TableSize(table=there[name], rows=rows[name], changes=changes[name])
+        for name in (rows | changes).keys() & there.keys()
+        if names is None or name in names
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.rows - each.changes, each.table)))
+
+
+def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
+    """Why no dump leads to a moment."""
     start, end, why = view.genesis.ts, view.end, ""
     if not view.bases:
         return RestoreError(
@@ -286,7 +326,8 @@ def _unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | No
     )
 
 
-def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
+def window_steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
+    """Windows with what plans read of them."""
     pieces: dict[Tso, list[SegmentPart]] = defaultdict(list)
     for work in works:
         for piece in work.pieces:

@@ -1,0 +1,392 @@
+"""What a restore of parts reads and does: tables as of a moment, beside whatever is there. Pure (rows R2, R3).
+
+- **Which tables**: those of the names and patterns at the moment. A name that no table has then is refused, so is a
+  view; views and sequences that a pattern fits are passed over. Triggers are in no archive.
+- **What is read**: the newest dump that leads to the moment and has these tables, and the segments of the log with
+  their ids. DDLs of other tables neither cut a plan nor stop it.
+- **Rows that move between tables** (a rename, EXCHANGE PARTITION, FLASHBACK … TO): the other table is taken along. It
+  is built too, and nobody gets it. A table that went or came back with its whole database is refused.
+- **Where**: everything is built in a schema of ours (`own_schema`) under names of ours, so no statement of the range
+  can reach a table that exists. When the rows are whole, one RENAME gives the tables their places, which fails where
+  one is taken. A database that is missing is made. Foreign keys between restored tables come last, others are left out.
+- **What goes**: that schema, at the end, and nothing else ever. Its lock, fence and checkpoint are its own, so a load
+  that keeps the server up to date neither waits nor notices.
+- **A run that was killed**: the same steps go on (`pumphouse.loader.steps`). Others are refused until the first have
+  ended, or are given up with ``anew``: what they built lies in our schema, and goes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pumphouse.archive.base import Base
+from pumphouse.archive.view import ArchiveView, has_rows
+from pumphouse.errors import RestoreError, UsageError
+from pumphouse.loader.alone import joined, works_alone
+from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.losses import losses_of
+from pumphouse.loader.rules import NO_RULES, Rules
+from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
+from pumphouse.model.table import DbInfo, cistr
+from pumphouse.model.tso import Tso, show
+from pumphouse.restore.plan import RestorePlan, table_sizes, unreachable, window_steps
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.route import Routes
+from pumphouse.schema.table_sql import foreign_keys
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
+from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
+
+# Task of the rows in our tables there.
+TASK = "parts"
+_SUFFIX = "_parts"
+
+
+def own_schema(target: TargetSettings) -> TargetSettings:
+    """The server with the schema that keeps the state of a restore of parts, and what it builds."""
+    return target.model_copy(update={"schema_name": target.schema_name[: 64 - len(_SUFFIX)] + _SUFFIX})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What somebody asks for.
+
+    Args:
+        tables: ``database.table``, or patterns in which ``*`` or ``%`` stand for any text and ``?`` for a character.
+        called: for one table, its ``database.table`` there; '' = its own.
+        database: the database there; '' = their own.
+    """
+
+    tables: tuple[str, ...]
+    called: str = ""
+    database: str = ""
+
+    def __post_init__(self) -> None:
+        """UsageError for what is no table, or contradicts itself."""
+        for name in (*self.tables, *([self.called] if self.called else [])):
+            if not 0 < name.find(".") < len(name) - 1:
+                raise UsageError(
+                    f"{name} is no table", hint="a table is written as database.table, all of a database as database.%"
+                )
+        if self.called and self.database:
+            raise UsageError("--as and --into-database exclude each other")
+
+    def of(self, timeline: Timeline, at: Tso) -> list[TableVersion]:
+        """The tables at a moment; UsageError names what there is none of."""
+        known = {".".join(version.name).lower(): version for version in timeline.tables_at(at)}
+        found: dict[str, TableVersion] = {}
+        for asked in self.tables:
+            fits = _pattern(asked)
+            some = {name: version for name, version in known.items() if fits.fullmatch(name) and has_rows(version)}
+            if not some:
+                raise _no_table(asked, known, timeline, at)
+            found |= some
+        if self.called and len(found) > 1:
+            raise UsageError(
+                f"--as names one table, and {', '.join(self.tables)} are {len(found)}", hint="--into-database DATABASE"
+            )
+        return [version for _, version in sorted(found.items())]
+
+    def place(self, version: TableVersion) -> tuple[str, str]:
+        """What a table is called there, (database, name)."""
+        if self.called:
+            db, _, name = self.called.partition(".")
+            return db, name
+        return self.database or version.db, version.table.name
+
+
+def _pattern(asked: str) -> re.Pattern[str]:
+    """An underscore is itself: names are full of them."""
+    stands_for = {"*": ".*", "%": ".*", "?": "."}
+    return re.compile("".join(stands_for.get(each) or re.escape(each) for each in asked.lower()), re.DOTALL)
+
+
+def _no_table(asked: str, known: dict[str, TableVersion], timeline: Timeline, at: Tso) -> UsageError:
+    found = known.get(asked.lower())
+    if found is not None:
+        kind = "a view" if found.table.is_view else "a sequence" if found.table.is_sequence else "no table of rows"
+        return UsageError(f"{asked} is {kind}", hint="only tables are restored by themselves")
+    near = difflib.get_close_matches(asked.lower(), known, n=1)
+    hint = (
+        f"did you mean {'.'.join(known[near[0]].name)}?" if near else "`pumphouse schema show` lists tables at a moment"
+    )
+    for event in reversed(timeline.ddls(Tso(0), at)):
+        gone = [c for c in event.changes if c.before is not None and ".".join(c.before.name).lower() == asked.lower()]
+        if gone:
+            what = "renamed" if gone[0].after is not None and not gone[0].after.dropped else "dropped"
+            before = Tso(event.commit_ts - 1)
+            hint = f"DDL job {event.job.id} {what} it at {show(event.commit_ts)}: `--to {int(before)}` is just before"
+            break
+    return UsageError(f"the source has no table {asked} at {show(at)}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A table of the source at the moment, its place, and what it is called in our schema until it gets that."""
+
+    table: str
+    place: tuple[str, str]
+    staged: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsPlan(RestorePlan):
+    """A restore of parts: ``made`` are the databases of the places, ``databases`` none, ``tables`` counts the places.
+
+    Args:
+        placed: the tables.
+        along: other tables whose rows come into them, ``database.table`` in lower case.
+        rules: by which they are made in our schema.
+        objects: what is made before the dump's rows come, as it is called there.
+        restored: the tables at the moment, at their places, with the foreign keys that they get.
+        infos: databases of the places.
+        left: what is left out, in words.
+    """
+
+    placed: tuple[Placed, ...]
+    along: tuple[str, ...]
+    rules: Rules
+    objects: tuple[TableVersion, ...]
+    restored: tuple[TableVersion, ...]
+    infos: tuple[DbInfo, ...]
+    left: tuple[str, ...]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """What the tables are called there."""
+        return [each.place for each in self.placed]
+
+    def said(self) -> str:
+        """``shop.orders as shop.orders_0300, …``."""
+        each = [
+            each.table if each.table == (there := ".".join(each.place)) else f"{each.table} as {there}"
+            for each in self.placed
+        ]
+        return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+
+    def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
+        """What is done. ``beside``: what a restore that was given up has left in our schema."""
+        checkpoint = Checkpoint(
+            task=TASK,
+            ts=self.base,
+            state=TargetState.INCOMPLETE,
+            reason=f"a restore of {self.said()} to {show(self.to)} has not ended",
+            cluster_id=given.view.genesis.cluster_id,
+            plan_number=0,
+        )
+        own = given.target.schema_name
+        return Steps(
+            from_ts=self.base,
+            to_ts=self.to,
+            anew=(
+                Reset(checkpoint=checkpoint),
+                Build(drop_tables=tuple((own, name) for name in beside), objects=self.objects),
+                *(Apply(work=work) for work in self.works),
+                HandOver(databases=self.infos, tables=tuple((each.staged, each.place) for each in self.placed)),
+                ForeignKeys(objects=self.restored),
+                Leave(schema=own),
+            ),
+        )
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides what is done."""
+        places = [(each.table, each.place) for each in self.placed]
+        return hashlib.sha256(f"{RestorePlan.digest(self)} {places}".encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        parts = {each.table: ".".join(each.place) for each in self.placed}
+        return {**RestorePlan.to_dict(self), "parts": parts, "along": self.along, "notes": self.left}
+
+
+def plan_parts(
+    view: ArchiveView,
+    target_ts: Tso | None,
+    *,
+    chosen: Chosen,
+    target: TargetSettings,
+    settings: LoadSettings,
+    wall: Tso | None = None,
+) -> PartsPlan:
+    """Plan a restore of parts.
+
+    Args:
+        view: the whole archive, from genesis on.
+        target_ts: the moment, inclusive; None = the archive's end.
+        chosen: which tables, and where to.
+        target: the server, with the schema of ours that they are built in (`own_schema`).
+        settings: how plans are cut and spread over units; of the rules those for DDLs and transactions count.
+        wall: this machine's time, to say of a moment that it lies in the future.
+
+    Raises:
+        TargetUnreachable: the moment lies before the first dump or behind the archive.
+        UsageError: there is no such table then, or two would get one place.
+        RestoreError: the archive holds no dump, or a rule's own statements would change the tables.
+        LoadError: the archive cannot tell their rows from those of others.
+    """
+    timeline, end, own = view.timeline, view.end, target.schema_name
+    to = end if target_ts is None else target_ts
+    if not view.genesis.ts <= to <= end:
+        raise unreachable(to, view, NO_RULES, wall)
+    versions = chosen.of(timeline, to)
+    names = frozenset(".".join(version.name).lower() for version in versions)
+    base, every = _base(view, to, names, wall)
+    staged = {name: f"part_{number}" for number, name in enumerate(sorted(every), 1)}
+    placed = tuple(
+        Placed(table=".".join(each.name), place=chosen.place(each), staged=staged[".".join(each.name).lower()])
+        for each in versions
+    )
+    _require_places(placed, own, target)
+    said = Rules.of(settings.rules, Tso(0))
+    rules = Rules(
+        ddls=said.ddls,
+        txns=said.txns,
+        # By id: tables that the archive knows nothing of, whose rows are met all the same.
+        tables={name: each for name, each in said.tables.items() if name.isdecimal()},
+        routes=Routes.of({}, {name: f"{own}.{called}" for name, called in staged.items()}),
+        only=every,
+    )
+    events = (_without_keys(each) if _concerns(each, every) else each for each in timeline.events)
+    bare = replace(view, timeline=replace(timeline, events=tuple(events)))
+    works = works_alone(
+        bare,
+        base,
+        to,
+        TASK,
+        settings,
+        rules,
+        what=f"{', '.join(sorted(names))} cannot be restored apart from the rest",
+        hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+    )
+    _require_no_statements(rule for work in works for rule in work.rulings.values())
+    made = [each for each in in_creation_order(timeline, base.ts) if ".".join(each.name).lower() in every]
+    keys = [_with_keys(version, names) for version in versions]
+    final = Routes.of({}, {each.table: ".".join(each.place) for each in placed})
+    places = sorted({each.place[0] for each in placed})
+    return PartsPlan(
+        to=to,
+        end=end,
+        base=base.ts,
+        base_low=base.low,
+        base_tables=sum(f"{table.db}.{table.table}".lower() in every for table in base.tables),
+        works=works,
+        windows=tuple(each for each in window_steps(view.between(base.low, to), works, to) if each.segments),
+        databases=(),
+        sources=tuple(sorted({version.db for version in versions})),
+        made=tuple(places),
+        routes=Routes.of(
+            {}, {each.table: ".".join(each.place) for each in placed if each.table != ".".join(each.place)}
+        ),
+        tables=len(placed),
+        sizes=table_sizes(view, base, to, names),
+        losses=losses_of(view.windows, after=base.low, upto=to),
+        placed=placed,
+        along=tuple(sorted(every - names)),
+        rules=rules,
+        objects=tuple(rules.routes.version(_bare(version)) for version in made if has_rows(version)),
+        restored=tuple(final.version(version) for version, _ in keys),
+        infos=tuple(_infos(timeline, to, versions, places)),
+        left=tuple(note for _, notes in keys for note in notes),
+    )
+
+
+def _base(view: ArchiveView, to: Tso, names: frozenset[str], wall: Tso | None) -> tuple[Base, frozenset[str]]:
+    """The dump, and the tables with those whose rows become theirs behind it: the older the dump, the more of these."""
+    every = names
+    while True:
+        rules = Rules(only=every)
+        base = _coming_back_alone(view, every).base_for(to, rules.leaves_out_name)
+        if base is None:
+            raise unreachable(to, view, rules, wall)
+        more = joined(view.timeline, every, base.ts, to)
+        if more == every:
+            return base, every
+        every = more
+
+
+def _coming_back_alone(view: ArchiveView, names: frozenset[str]) -> ArchiveView:
+    """The view without the recoveries of other tables, for which a newer dump would be passed over."""
+    events = tuple(each for each in view.timeline.events if not each.returning or _concerns(each, names))
+    return replace(view, timeline=replace(view.timeline, events=events))
+
+
+def _concerns(event: DdlEvent, names: frozenset[str]) -> bool:
+    return any(".".join(side.name).lower() in names for change in event.changes for side in change.sides)
+
+
+def _require_places(placed: Sequence[Placed], own: str, target: TargetSettings) -> None:
+    """UsageError where two tables would get one place, or one would lie among what is the server's or ours."""
+    ours = {own.casefold(), own.removesuffix(_SUFFIX).casefold(), target.schema_name.casefold()}
+    for each in placed:
+        if is_system(each.place[0]) or each.place[0].casefold() in ours:
+            raise UsageError(
+                f"{each.table} cannot get the place {'.'.join(each.place)}: that database is the server's own or ours",
+                hint="--into-database DATABASE, or --as DATABASE.TABLE for one table",
+            )
+    count = Counter(".".join(each.place).casefold() for each in placed)
+    twice = [each for each in placed if count[".".join(each.place).casefold()] > 1]
+    if twice:
+        raise UsageError(
+            f"{' and '.join(each.table for each in twice[:5])} would both be {'.'.join(twice[0].place)}",
+            hint="restore them one after the other, under other names: --as DATABASE.TABLE",
+        )
+
+
+def _require_no_statements(rules: Iterable[LoadRule]) -> None:
+    """RestoreError where statements of a rule would run: they name tables that are live, and are not ours to change."""
+    for rule in rules:
+        if rule.sql:
+            raise RestoreError(
+                f"a rule replaces the DDL {rule.ddl} by statements of its own, which name the tables as they are "
+                "called on a target: a restore of parts would change those",
+                hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+            )
+
+
+def _bare(version: TableVersion) -> TableVersion:
+    """A table without foreign keys: what they lead to may not be there."""
+    raw = version.table.raw
+    return (
+        replace(version, table=replace(version.table, raw={**raw, "fk_info": None})) if raw.get("fk_info") else version
+    )
+
+
+def _without_keys(event: DdlEvent) -> DdlEvent:
+    """A DDL of tables with rows, which have no foreign keys."""
+
+    def side(version: TableVersion | None) -> TableVersion | None:
+        return None if version is None else _bare(version)
+
+    if all(has_rows(each) and not each.table.raw.get("fk_info") for change in event.changes for each in change.sides):
+        return event
+    rows = [change for change in event.changes if any(map(has_rows, change.sides))]
+    return replace(event, changes=tuple(Change(side(change.before), side(change.after)) for change in rows))
+
+
+def _with_keys(version: TableVersion, names: frozenset[str]) -> tuple[TableVersion, list[str]]:
+    """A table with its foreign keys to tables that are restored too, and what is left out, in words."""
+    kept, left = [], []
+    enforced = foreign_keys(version.db, version.table)
+    for key in version.table.raw.get("fk_info") or ():
+        to = f"{cistr(key.get('ref_schema')) or version.db}.{cistr(key.get('ref_table'))}"
+        if to.lower() in names:
+            kept.append(key)
+        elif int(key.get("id") or 0) in enforced:
+            left.append(f"the foreign key {cistr(key.get('fk_name'))} of {'.'.join(version.name)} to {to} is left out")
+    return replace(version, table=replace(version.table, raw={**version.table.raw, "fk_info": kept})), left
+
+
+def _infos(timeline: Timeline, to: Tso, versions: Sequence[TableVersion], places: Sequence[str]) -> Iterator[DbInfo]:
+    """Databases of the places, with the character set of the source's of that name, or of the first table's."""
+    known = {info.name.lower(): info for info in databases_of(timeline, to)}
+    for name in places:
+        info = known.get(name.lower()) or known.get(versions[0].db.lower())
+        if info is not None:
+            yield replace(info, name=name)

@@ -1,0 +1,135 @@
+"""Restore some tables as of a moment, beside whatever a server has: `pumphouse restore --table`."""
+
+from __future__ import annotations
+
+import structlog
+
+from pumphouse.archive.view import read_view
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import RestoreError
+from pumphouse.executor.build import require_free
+from pumphouse.executor.executor import Executor
+from pumphouse.executor.own import own_target
+from pumphouse.loader import state
+from pumphouse.loader.begin import tables_in
+from pumphouse.loader.failed import noting
+from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.state import NOTHING_RECORDED, Recorded, Standing
+from pumphouse.loader.steps import Given, HandOver, Steps
+from pumphouse.loader.target import TABLES, TargetConnection
+from pumphouse.model.tso import Tso, compose, show
+from pumphouse.parts import Parts
+from pumphouse.restore.check import Place, TargetCheck, check_parts, named_target
+from pumphouse.restore.parts import TASK, Chosen, PartsPlan, own_schema, plan_parts
+from pumphouse.restore.report import RestoreReport, ShownPlan
+from pumphouse.runs.load import check_mode, new_run_id
+from pumphouse.settings import Settings
+
+log = structlog.get_logger()
+
+
+def run(
+    settings: Settings,
+    *,
+    chosen: Chosen,
+    into: Place = "restore_target",
+    to: Tso | None = None,
+    shown: ShownPlan | None = None,
+    dry_run: bool,
+    run_id: str = "",
+    take_over: bool = False,
+    accept_losses: bool = False,
+    anew: bool = False,
+    plan_only: bool = False,
+    progress: Progress = silent,
+) -> RestoreReport:
+    """Restore tables as of a moment in the archive's range, beside what is there (`pumphouse.restore.parts`).
+
+    Args:
+        settings: all settings.
+        chosen: which tables, and where to.
+        into: section of the settings whose server gets them: also the source, and a target of loads.
+        to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
+        shown: the plan that somebody saw: it and no other is carried out.
+        dry_run: only plan, and look at the server; nothing is changed.
+        run_id: the same id may take over from itself.
+        take_over: end another run of a restore of parts on that server.
+        accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
+        anew: what an unfinished restore of parts has built there in our schema goes, and this one begins.
+        plan_only: a dry run that does not look at the server.
+        progress: told of each step.
+
+    Raises:
+        ConfigError, UsageError, TargetUnreachable, RestoreError, TargetUnavailable, TargetBusy, LoadError, …
+    """
+    target = own_schema(named_target(settings, into))
+    check_mode(settings)
+    with Parts(settings) as parts:
+        to = to if shown is None else shown.to
+        view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
+        wall = compose(int(SYSTEM_CLOCK.now() * 1000))
+        plan = plan_parts(view, to, chosen=chosen, target=target, settings=settings.load, wall=wall)
+        if shown is not None and plan.digest() != shown.digest:
+            raise RestoreError(
+                f"the plan of the restore to {show(plan.to)} is another one than was shown",
+                hint="settings or the archive changed since: look at the plan again",
+            )
+        if plan.losses:
+            log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
+        given = Given(
+            view=view, standing=Standing(), rules=plan.rules, settings=settings.load, task=TASK, target=target
+        )
+        if dry_run and plan_only:
+            return _report(plan, LoadReport.of(given).planned(plan.steps(given)))
+        with TargetConnection.open(target, owner=not dry_run, section=into) as connection:
+            check = check_parts(connection, plan, view)
+            steps = plan.steps(given)
+            recorded = _require_possible(connection, plan, steps, anew=anew)
+            if dry_run:
+                return _report(plan, LoadReport.of(given).planned(steps, recorded), check)
+            plan.require_accepted(accept_losses)
+            owner = own_target(
+                connection,
+                task=TASK,
+                cluster_id=view.genesis.cluster_id,
+                run=run_id or new_run_id(),
+                take_over=take_over,
+                any_task=True,
+            )
+            # Once more: another run may have begun meanwhile, or ended.
+            _require_possible(connection, plan, steps, anew=anew)
+            steps = plan.steps(given, _left_over(connection))
+            executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+            with noting(connection, TASK):
+                report = executor.carry_out(steps, again=anew)
+    return _report(plan, report, check)
+
+
+def _require_possible(connection: TargetConnection, plan: PartsPlan, steps: Steps, *, anew: bool) -> Recorded:
+    """What an earlier run has done of the same steps; RestoreError where others have not ended, or a name is taken."""
+    recorded = NOTHING_RECORDED if anew else state.recorded(connection, TASK)
+    same = recorded.digest == steps.digest()
+    if not (same or anew) and state.is_known(connection):
+        (found,) = state.read_all(connection)
+        own = connection.settings.schema_name
+        raise RestoreError(
+            f"on {connection.name} {found.reason}, and this one is another: its arguments differ, or the archive has a "
+            "newer dump by now",
+            hint="the same command with that moment as a number (`--to N`, not latest) goes on with it; --anew gives "
+            f"it up, drops what it built in the database {own}, and begins this one",
+        )
+    until = next(number for number, step in enumerate(steps.anew) if isinstance(step, HandOver))
+    if not (same and all(number in recorded.done for number in range(until))):
+        require_free(connection, plan.places)
+    return recorded if same else NOTHING_RECORDED
+
+
+def _left_over(connection: TargetConnection) -> list[str]:
+    """What was made in our schema beside our tables."""
+    names = (name.partition(".")[2] for name in tables_in(connection, [connection.settings.schema_name]))
+    return [name for name in names if name not in TABLES]
+
+
+def _report(plan: PartsPlan, load: LoadReport, check: TargetCheck | None = None) -> RestoreReport:
+    load.notes = [*plan.left, *load.notes]
+    return RestoreReport(plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load)
