@@ -41,7 +41,8 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
             type="string",
             minLength=3,
             title="Or",
-            description="latest (the archive's end), or a TSO, or an ISO time (UTC where it names no zone)",
+            description="latest (the archive's end), or a TIME as for pumphouse restore: a TSO, 2026-11-27T03:00:00Z, "
+            "'yesterday 14:00 Europe/Berlin', '10 minutes ago', 'before DDL 137'; the plan shows it as a TSO",
         ),
         "target": Param(
             _TARGETS[0],

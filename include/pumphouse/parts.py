@@ -7,14 +7,17 @@ there without a cluster too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from pumphouse.archive.archive import Archive, clusters_at
+from pumphouse.archive.moments import moment_before
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import ClusterUnavailable, ConfigError
+from pumphouse.model.moment import Moment, parse_time, zone_of
 from pumphouse.model.tso import Tso, compose
 from pumphouse.once import once
 from pumphouse.registry.base import Cluster
@@ -80,6 +83,16 @@ class Parts:
                 missing=True,
             )
         return archive
+
+    def moment(self, text: str, now: Callable[[], Tso] | None = None, word: str = "now") -> Moment:
+        """A TIME that somebody typed; who writes gives ``now`` of the cluster. UsageError, which names ``word`` too."""
+        return parse_time(
+            text,
+            now or self.now,
+            zone=zone_of(self.settings.archive.time_zone),
+            before=lambda kind, number: moment_before(self.readable_archive, kind, number),
+            word=word,
+        )
 
     def now(self) -> Tso:
         """The cluster's clock; this machine's where there is no cluster, which is logged."""

@@ -29,8 +29,9 @@ from pydantic import (
     model_validator,
 )
 
-from pumphouse.errors import ConfigError
+from pumphouse.errors import ConfigError, UsageError
 from pumphouse.model.address import dialable, means_all
+from pumphouse.model.moment import zone_of
 
 ENV_PREFIX = "PUMPHOUSE_"
 # The connection of [target].
@@ -289,6 +290,7 @@ class ArchiveSettings(Section):
         description="cluster whose archive is read, where `root` has several and no cluster is asked; 0 = that of "
         "`cluster.url`, or the only one there",
     )
+    time_zone: str = Field("UTC", description="zone of a TIME on the command line that names none, as Europe/Berlin")
     s3_endpoint: str = Field("", description="endpoint of an S3 server, without keys; empty = AWS")
     s3_region: str = Field("us-east-1", description="region")
     s3_access_key: str = Field("", description="access key; empty = the SDK's default chain")
@@ -311,6 +313,15 @@ class ArchiveSettings(Section):
     go_pump_margin_s: float = Field(
         20 * 3600.0, ge=0, description="GC reports a Go Pump as an error if the archive is less than this ahead of it"
     )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _a_zone(cls, value: str) -> str:
+        try:
+            zone_of(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return value
 
     @field_validator("s3_endpoint")
     @classmethod

@@ -209,12 +209,12 @@ def asked_moment(moment: str | None, to: str) -> str:
 
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     """What a restore to that moment would read and do, bounded, with ``shown``, the plan as Markdown."""
-    from pumphouse.restore.plan import parse_moment
+    from pumphouse.restore.plan import LATEST, parse_moment
     from pumphouse.runs import restore
 
     settings, into = _restore_settings(conn_id)
     with _parts(settings) as parts:
-        moment = parse_moment(to, parts.now)
+        moment = parse_moment(to, lambda text: parts.moment(text, word=LATEST).ts)
     report = restore.run(settings, into=into, to=moment, dry_run=True)
     log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
     found = report.to_dict()
@@ -269,7 +269,7 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
 
     settings = settings_from(downstream=str(conf["target"]))
     with _parts(settings) as parts:
-        stop = tso.parse_time(str(conf["stop"]), parts.now) if conf.get("stop") else tso.MAX_TSO
+        stop = parts.moment(str(conf["stop"])).ts if conf.get("stop") else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
     with TargetConnection.open(settings.target) as connection:
         found = state.read(connection, settings.load.task)

@@ -19,8 +19,9 @@ from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.codec.payload import PrewriteValueBuilder
 from pumphouse.errors import CorruptionError, GapError, PositionCollected, WindowHeld
+from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeKind, NodeState
-from pumphouse.model.tso import Tso, parse_time
+from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
@@ -352,7 +353,7 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
     for each in (listed, *listed["windows"]):
-        assert parse_time(each["end_time"], chain.cluster.tso) == each["end"] >> 18 << 18
+        assert parse_time(each["end_time"], chain.cluster.tso).ts == each["end"] >> 18 << 18
     assert listed["genesis_time"] and listed["checkpoint_time"] and listed["windows"][0]["fence_time"]
     assert "TRANSACTIONS" in run("archive", "ls").output
     assert json.loads(run("archive", "show", "genesis").stdout)["ts"] == listed["genesis"]

@@ -32,6 +32,7 @@ from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import tso
+from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeStatus
 from pumphouse.model.table import ColumnFlag, MysqlType
 from pumphouse.registry.resolvers import read as read_resolver
@@ -193,7 +194,10 @@ stop-write-at-available-space = "10 gib"
 NODE = NodeStatus.from_json(
     b'{"nodeId":"a","host":"h:1","state":"online","isAlive":true,"score":3,"label":{"a":"b"},"maxCommitTS":5,"updateTS":6}'
 )
-TIMES = [b"2026-11-21T07:30:00Z", b"2026-W47-6", b"470592258683437056", b"now", b"9999-12-31T23:59:59-23:59"]
+TIMES = [
+    b"2026-11-21T07:30:00Z", b"2026-W47-6", b"470592258683437056", b"now", b"9999-12-31T23:59:59-23:59",
+    b"2026-10-25 04:30 Europe/Berlin", b"yesterday 14:00:01.5 +01:00", b"1 hour and 30 minutes ago", b"before DDL 137",
+]  # fmt: skip
 
 Mutate = Callable[[random.Random, bytes], bytes]
 Case = tuple[bytes, Callable[[bytes], object]]
@@ -217,7 +221,8 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         return [(payload(), lambda raw: walk(pa.array([raw], pa.large_binary())))], broken
     if name == "times":
         now = lambda: tso.compose(1_790_000_000_000)  # noqa: E731
-        return [(text, lambda raw: tso.show(tso.parse_time(raw.decode(), now))) for text in TIMES], text_of
+        before = lambda _kind, number: tso.Tso(number)  # noqa: E731
+        return [(text, lambda raw: str(parse_time(raw.decode(), now, before=before))) for text in TIMES], text_of
     assert name == "settings"
 
     def ours(raw: bytes) -> None:

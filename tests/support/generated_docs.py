@@ -157,7 +157,7 @@ def command_line() -> str:
     out = [
         "# Commands\n",
         NOTE.format(source="the commands' `--help`"),
-        """Exit code 0 means done, 1 failed, 2 wrong usage; findings of `status` and parked tables of `load` have their own codes. TIME is a TSO, an ISO time (UTC unless a zone is given) or `now`. Every command that lists
+        """Exit code 0 means done, 1 failed, 2 wrong usage; findings of `status` and parked tables of `load` have their own codes. TIME is a TSO, a clock time, or words such as `10 minutes ago` and `now` ([moments](disaster.md#which-moment)). Every command that lists
 something has `--json`. `--config`, `--set` and `--log-level` go before the command:
 `pumphouse --set archive.root=file:///srv/archive archive ls`. Settings are in [configuration](configuration.md).
 """,

@@ -32,10 +32,11 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.commands.moments import read_time
 from pumphouse.commands.nodes import clock_time
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import MAX_TSO, Tso, parse_time, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
@@ -141,16 +142,14 @@ def naming_holders(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressS
 
 
 @click.command()
-@click.option(
-    "--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time (UTC without a zone) or now."
-)
+@click.option("--until", default="now", show_default=True, metavar="TIME", help="Up to this TIME.")
 @json_option
 @pass_context
 def snapshot(context: Context, *, until: str, as_json: bool) -> None:
     """Extend the archive from its end to a moment, in one window or several."""
     settings = context.settings
     archive, cluster = _open(settings)
-    to = parse_time(until, cluster.tso)
+    to = read_time(settings, until, cluster.tso)
     with _bars() as shown:
         pulled, waiting = _pull_bars(shown)
         history = Parts(settings).history
@@ -367,7 +366,7 @@ def show_command(context: Context, *, which: str) -> None:
     if which == "genesis":
         click.echo(opened.store.get(GENESIS), nl=False)
         return
-    ts = parse_time(which, parts.now)
+    ts = read_time(context.settings, which)
     for each in opened.chain():
         if each.start <= ts < each.end or each.end == ts == opened.end():
             click.echo(opened.store.get(window_key(each.start)), nl=False)

@@ -6,16 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
 from pumphouse.cli import Context, pass_context
+from pumphouse.commands.moments import read_time
 from pumphouse.errors import BinlogError, UsageError
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import RESYNC
-from pumphouse.model.tso import Tso, parse_time, show
-from pumphouse.parts import Parts
+from pumphouse.model.tso import Tso, show
 from pumphouse.progress import bar
 from pumphouse.restore.plan import LATEST, parse_moment
 from pumphouse.settings import Settings
@@ -30,7 +31,7 @@ NOT_WHOLE = 3
     default=LATEST,
     show_default=True,
     metavar="TIME",
-    help="Load up to this moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
+    help="Load up to this moment, inclusive: a TIME, or latest (the archive's end).",
 )
 @click.option(
     "--target", default="target", show_default=True, metavar="NAME", help="Target: [target], or NAME of [targets.NAME]."
@@ -41,11 +42,9 @@ NOT_WHOLE = 3
 @click.option(
     "--repeat-from",
     metavar="TIME",
-    help="Apply again, by force, everything loaded since this moment (UTC without a zone).",
+    help="Apply again, by force, everything loaded since this moment.",
 )
-@click.option(
-    "--equal-at", metavar="TIME", help="First load: the target equals the source at this moment; UTC without a zone."
-)
+@click.option("--equal-at", metavar="TIME", help="First load: the target equals the source at this moment.")
 @click.option(
     "--abandon-plan",
     metavar="REASON",
@@ -83,17 +82,17 @@ def load(
     from pumphouse.runs import load as job
 
     settings = context.settings.aimed(target)
-    asked = parse_moment(to, lambda: now(settings))
+    upto = parse_moment(to, partial(read_time, settings, word=LATEST))
     if len(resync) > 1:
         raise UsageError("--resync takes one table", hint="run it once for each table")
     (table,) = resync or (None,)
-    if sum(value is not None for value in (asked, repeat_from, abandon_plan, table)) > 1:
+    if sum(value is not None for value in (upto, repeat_from, abandon_plan, table)) > 1:
         raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
     with naming(target), bar(enabled=not as_json) as progress:
         report = job.run(
             settings,
             task=task,
-            to=asked,
+            to=upto,
             run_id=run_id,
             take_over=take_over,
             repeat=moment(settings, repeat_from),
@@ -168,11 +167,5 @@ def print_losses(losses: Losses) -> None:
 
 
 def moment(settings: Settings, text: str | None) -> Tso | None:
-    """A TIME option; None when it was not given. ``now`` is `now`."""
-    return None if text is None else parse_time(text, lambda: now(settings))
-
-
-def now(settings: Settings) -> Tso:
-    """The cluster's clock, or this machine's where there is no cluster."""
-    with Parts(settings) as parts:
-        return parts.now()
+    """A TIME option; None when it was not given."""
+    return None if text is None else read_time(settings, text)

@@ -15,8 +15,9 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
 from pumphouse.client.go_gc import GoLimits
+from pumphouse.commands.moments import read_time
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
-from pumphouse.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
+from pumphouse.model.tso import Tso, logical, physical_ms, show, to_datetime
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.rpc.operator import proof
@@ -183,14 +184,14 @@ def consumer_list(context: Context, *, show_offline: bool, as_json: bool) -> Non
     default="now",
     show_default=True,
     metavar="TIME",
-    help="The position that it has already read; UTC without a zone.",
+    help="The position that it has already read.",
 )
 @json_option
 @pass_context
 def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_json: bool) -> None:
     """Register a consumer by hand: its checkpoint holds GC from now on. Archives do it themselves."""
     cluster = open_registry(context.settings)
-    ts = Tso(0) if checkpoint == "0" else parse_time(checkpoint, cluster.tso)
+    ts = Tso(0) if checkpoint == "0" else read_time(context.settings, checkpoint, cluster.tso)
     status = admin.register_consumer(cluster, node_id, ts)
     if as_json:
         print_json(consumer_dict(status, context.settings.archive.consumer_stale_s))
@@ -225,11 +226,13 @@ def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: b
 @json_option
 @pass_context
 def tso(context: Context, time: str, *, as_json: bool) -> None:
-    """Convert TIME (a TSO, an ISO time or now) to a TSO and a clock time; without it, take a fresh TSO.
+    """Convert TIME to a TSO and a clock time; without it, take a fresh TSO.
 
-    A time without a zone is UTC.
+    TIME is a TSO, or a clock time with an offset or a zone (2026-11-27T03:00:00Z, "2026-11-27 03:00 Europe/Berlin",
+    "yesterday 14:00"; without either it is of archive.time_zone), or "10 minutes ago", "before DDL JOB", "before TXN
+    TS" (its start or commit ts), or now.
     """
-    ts = parse_time(time, lambda: open_registry(context.settings).tso())
+    ts = read_time(context.settings, time, lambda: open_registry(context.settings).tso())
     if as_json:
         print_json({"tso": int(ts), "time": clock_time(ts), "physical_ms": physical_ms(ts), "logical": logical(ts)})
     else:

@@ -16,11 +16,12 @@ import grpc
 from pump_service.command.go_command import GoCommand, go_options, settings_of
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
+from pumphouse.commands.moments import read_time
 from pumphouse.commands.nodes import yes_option
 from pumphouse.commands.pump_status import status_command
 from pumphouse.errors import PumpUnavailable, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
-from pumphouse.model.tso import parse_time, show
+from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.proto.pumphouse_pb2 import SettleRequest, StatusRequest
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
@@ -88,7 +89,7 @@ def settle(
         raise click.UsageError("give one of --committed TIME and --rolled-back")
     settings = context.settings
     cluster = open_cluster(settings.cluster, settings.tls, create=False)
-    commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
+    commit_ts = 0 if committed is None else int(read_time(settings, committed, cluster.tso))
     holders, silent, key = _holders(cluster, settings.tls, start_ts, node)
     may_know = [r for r in cluster.resolvers() if key is None or any(map(key.startswith, r.prefixes))]
     if may_know:

@@ -12,13 +12,14 @@ from functools import partial
 import click
 
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.load import naming, now, print_losses, print_steps
+from pumphouse.commands.load import naming, print_losses, print_steps
+from pumphouse.commands.moments import read_time
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Place
 from pumphouse.restore.parts import Chosen, PartsPlan
-from pumphouse.restore.plan import RestorePlan, parse_moment
+from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
 from pumphouse.restore.report import RestoreReport
 from pumphouse.settings import Settings
 
@@ -31,7 +32,7 @@ _MOST = 20
     "--to",
     metavar="TIME",
     required=True,
-    help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
+    help="The moment, inclusive: a TIME, or latest (the archive's end).",
 )
 @archive_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and the checks of the target; change nothing.")
@@ -104,7 +105,7 @@ def restore(
     if not tables and (called or into_database):
         raise UsageError("--as and --into-database need --table")
     with naming(into if section == "target" else "target"):
-        asked = parse_moment(to, lambda: now(settings))
+        asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database))
         planned = done = run(to=asked, dry_run=True, plan_only=plan_only, anew=anew)
         if not dry_run:

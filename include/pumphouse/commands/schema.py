@@ -11,9 +11,10 @@ import click
 
 from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, archive_option, pass_context
+from pumphouse.commands.moments import read_time
 from pumphouse.errors import ConfigError, UnknownTable, UsageError
 from pumphouse.loader.rules import anew_hint
-from pumphouse.model.tso import parse_time, show
+from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 from pumphouse.runs import schema as schema_run
 from pumphouse.schema.dialect import Dialect
@@ -30,7 +31,7 @@ def schema() -> None:
 
 
 @schema.command("rebuild")
-@click.option("--upto", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end.")
+@click.option("--upto", metavar="TIME", help="Up to this TIME; default: the archive's end.")
 @click.option("--spark/--no-spark", default=True, show_default=True, help="Run as a Spark task, or in this process.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -40,7 +41,7 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
     if not spark:
         settings = settings.model_copy(update={"load": settings.load.model_copy(update={"engine": "local"})})
     with Parts(settings) as parts:
-        ts = None if upto is None else parse_time(upto, parts.cluster.tso)
+        ts = None if upto is None else read_time(settings, upto, parts.cluster.tso)
     report = schema_run.run(settings, ts)
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
@@ -153,9 +154,7 @@ def source_of(settings: ServerSettings, url: str | None) -> tuple[ServerSettings
 @schema.command("show")
 @click.argument("table", required=False, metavar="[DB.TABLE]")
 @archive_option
-@click.option(
-    "--at", "at_text", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end."
-)
+@click.option("--at", "at_text", metavar="TIME", help="As of this TIME; default: the archive's end.")
 @click.option("--sql", is_flag=True, help="CREATE statements, as a target gets them.")
 @click.option("--history", is_flag=True, help="Every version of the table, or every DDL.")
 @click.option(
@@ -172,7 +171,7 @@ def show_command(
 ) -> None:
     """Show tables as they were at a moment: columns, CREATE statements, or their history."""
     with Parts(context.settings) as parts:
-        archive, ts = parts.readable_archive, None if at_text is None else parse_time(at_text, parts.now)
+        archive, ts = parts.readable_archive, None if at_text is None else read_time(context.settings, at_text)
     timeline = timeline_of(archive, ts)
     at = ts if ts is not None else archive.end()
     if history and table is None:

@@ -5,18 +5,13 @@ A clock time means ``ms << 18``, inclusive. Times are shown as TSO and as clock 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NewType
-
-from pumphouse.errors import UsageError
 
 Tso = NewType("Tso", int)
 LOGICAL_BITS = 18
 LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 MAX_TSO = Tso((1 << 63) - 1)
-# A plain integer below this is no TSO: it would lie before the year 2000.
-_SMALLEST_TSO = 946_684_800_000 << LOGICAL_BITS
 
 
 def compose(physical_ms: int, logical: int = 0) -> Tso:
@@ -56,25 +51,3 @@ def show(ts: int) -> str:
 def name20(ts: int) -> str:
     """Twenty digits, zero-padded, so that names sort as numbers."""
     return f"{ts:020d}"
-
-
-def parse_time(text: str, now: Callable[[], Tso], *, word: str = "now") -> Tso:
-    """Read TIME as the commands take it: a TSO, an ISO time, or ``now`` (asks the cluster's clock).
-
-    ``word``: what the error names beside TSO and ISO time, where a caller takes another word.
-    """
-    text = text.strip()
-    if text == "now":
-        return now()
-    if text.isdecimal():
-        value = int(text)
-        if not _SMALLEST_TSO <= value <= MAX_TSO:
-            raise UsageError(f"{text} is not a TSO", hint="a TSO is milliseconds since 1970 << 18; or give an ISO time")
-        return Tso(value)
-    try:
-        return from_datetime(datetime.fromisoformat(text))
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is no time",
-            hint=f"give a TSO, an ISO time as 2026-11-21T07:30:00Z (UTC where no zone is given), or {word}",
-        ) from None

@@ -20,7 +20,7 @@ from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.steps import Apply, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
-from pumphouse.model.tso import Tso, parse_time, physical_ms, show
+from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
 from pumphouse.settings import LoadSettings
@@ -30,9 +30,9 @@ LATEST = "latest"
 _AHEAD_MS = 10_000
 
 
-def parse_moment(text: str, now: Callable[[], Tso]) -> Tso | None:
+def parse_moment(text: str, parse: Callable[[str], Tso]) -> Tso | None:
     """Read the moment of a restore: None for ``latest``, the archive's end, else a TIME; UsageError."""
-    return None if text.strip() == LATEST else parse_time(text, now, word=LATEST)
+    return None if text.strip() == LATEST else parse(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,26 +6,17 @@ import json
 
 import pytest
 
-from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.errors import CorruptionError
 from pumphouse.model import tso
+from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeState, NodeStatus, PumpExtra, node_id_of_key
 from pumphouse.model.tso import Tso
 
 
 def test_a_clock_time_is_its_millisecond_shifted_and_inclusive() -> None:
-    ts = tso.parse_time("2023-03-15T08:28:16.000Z", lambda: Tso(0))
+    ts = parse_time("2023-03-15T08:28:16.000Z", lambda: Tso(0)).ts
     assert ts == 1_678_868_896_000 << 18
     assert tso.show(ts) == f"{ts} (2023-03-15 08:28:16.000Z)"
-
-
-def test_now_asks_the_clusters_clock() -> None:
-    assert tso.parse_time("now", lambda: Tso(77)) == 77
-
-
-@pytest.mark.parametrize("text", ["12345", "yesterday", "", "99999999999999999999999"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError):
-        tso.parse_time(text, lambda: Tso(0))
 
 
 @pytest.mark.row("W3")

@@ -15,9 +15,10 @@ from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
 from pumphouse.loader.steps import Given, Steps, kind_of
+from pumphouse.model.moment import parse_time
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, compose
-from pumphouse.restore.plan import RestorePlan, parse_moment
+from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
 from pumphouse.restore.plan import plan_restore as plan_of_view
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob
@@ -88,10 +89,17 @@ def test_a_moment_that_is_not_covered_is_refused(to: int) -> None:
 def test_latest_is_the_end_of_the_archive() -> None:
     assert plan_restore(genesis(), CHAIN, None, Timeline.empty()).to == 4000
     assert plan_restore(genesis(), [], None, Timeline.empty()).to == G
-    assert parse_moment(" latest ", lambda: Tso(77)) is None
-    assert parse_moment("now", lambda: Tso(77)) == 77
+
+
+@pytest.mark.row("R1")
+def test_latest_is_a_word_beside_every_time() -> None:
+    def parse(text: str) -> Tso:
+        return parse_time(text, lambda: Tso(77), word=LATEST).ts
+
+    assert parse_moment(" latest ", parse) is None
+    assert parse_moment("now", parse) == 77
     with pytest.raises(UsageError, match="or latest"):
-        parse_moment("newest", lambda: Tso(77))
+        parse_moment("newest", parse)
 
 
 @pytest.mark.row("R1")

@@ -1,0 +1,55 @@
+"""The moment just before a DDL or a transaction of an archive, for who knows what happened and not when."""
+
+from __future__ import annotations
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.ddl import is_final, read_jobs
+from pumphouse.archive.segment import read_columns
+from pumphouse.errors import UsageError
+from pumphouse.model.tso import Tso, physical_ms, show
+
+# A start ts is looked for in the windows of so long after it: no transaction is open longer.
+_OPEN_H = 24
+
+
+def moment_before(archive: Archive, kind: str, number: int) -> Tso:
+    """The newest moment without it: of a DDL by its job's id, of a transaction by its start or its commit ts.
+
+    UsageError where the archive has no such one. ``kind``: ``ddl`` or ``txn``.
+    """
+    return before_ddl(archive, number) if kind == "ddl" else before_txn(archive, number)
+
+
+def before_ddl(archive: Archive, number: int) -> Tso:
+    """Before the binlog of the job that changes the schema; the binlogs of its states on the way there change none."""
+    for window in reversed(archive.chain()):
+        for each in () if window.ddl is None else read_jobs(archive.store, window.ddl):
+            job = each.parsed() if number in (each.job_id, each.commit_ts) else None
+            if job is not None and is_final(each, job):
+                return Tso(each.commit_ts - 1)
+    raise UsageError(
+        f"no window of the archive has a DDL job {number} that was carried out",
+        hint="`pumphouse schema show --history` lists the jobs; those from before the archive have no moment in it",
+    )
+
+
+def before_txn(archive: Archive, ts: int) -> Tso:
+    """Before its commit. Windows are read from the one that holds ``ts`` on, a segment at a time."""
+    genesis, end = archive.genesis().ts, archive.end()
+    if not genesis <= ts <= end:
+        raise UsageError(f"the archive covers {show(genesis)} to {show(end)}, and {show(ts)} is not in it")
+    for window in archive.chain(Tso(ts)):
+        if physical_ms(window.start) > physical_ms(ts) + _OPEN_H * 3_600_000:
+            break
+        for segment in window.segments:
+            if not segment.rows or segment.max_commit_ts < ts:
+                continue
+            found = read_columns(archive.store, segment, ("start_ts", "commit_ts"))
+            start_ts, commit_ts = (found.column(name).to_numpy() for name in ("start_ts", "commit_ts"))
+            hits = commit_ts[(start_ts == ts) | (commit_ts == ts)]
+            if len(hits):
+                return Tso(int(hits[0]) - 1)
+    raise UsageError(
+        f"the archive has no transaction whose start or commit ts is {show(ts)}",
+        hint=f"a start ts is looked for in the {_OPEN_H} hours after it",
+    )
