@@ -6,8 +6,9 @@ ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planne
 ``ddl/genesis/<attempt>.parquet``; ``schema/…``; ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of
 genesis); ``base/<low>/begun.json``, ``…/base.json`` and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with
 ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest; ``verified.json``, how far
-the archive was last proved; ``failed/<what>.json``, how a snapshot or a dump failed last; ``genesis/<digest>.json``, a
-copy of a ``genesis.json`` that is too large for the registry.
+the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server were held against it;
+``failed/<what>.json``, how a snapshot or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json``
+that is too large for the registry.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ GENESIS = "genesis.json"
 HEAD = "HEAD"
 VERIFIED = "verified.json"
 FAILED = "failed/"
+PROOFS = "proofs/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SETTLED = "settled/"
@@ -127,6 +129,11 @@ def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso
 def chunk_note(folder: str, number: int) -> str:
     """What says that a chunk was read; ``folder``: of `chunk_folder`."""
     return f"{folder}{number:08d}.json"
+
+
+def proof_key(at: Tso, attempt: str) -> str:
+    """How the rows of a server at a moment were held against the archive."""
+    return f"{PROOFS}{name20(at)}-{attempt}.json"
 
 
 def genesis_copy(sha256: str) -> str:

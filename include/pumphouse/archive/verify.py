@@ -36,6 +36,7 @@ from pumphouse.archive.manifest import (
     TableStat,
     check_link,
 )
+from pumphouse.archive.proofs import Proof
 from pumphouse.archive.schema_check import schema_problems
 from pumphouse.archive.segment import lengths, read_segment
 from pumphouse.archive.stats import table_stats
@@ -133,6 +134,7 @@ def verify(
     settled = [each.key for each in archive.store.list(layout.SETTLED)]
     chunks = _check_notes(archive, dumps, report)
     _check_failed(archive, report)
+    _check_proofs(archive, report)
     head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, genesis, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
@@ -359,6 +361,18 @@ def _check_failed(archive: Archive, report: VerifyReport) -> None:
             of_json(each.key, archive.store.get(each.key))
         except BinlogError as error:
             report.problems.append(Problem(key=each.key, what=str(error)))
+
+
+def _check_proofs(archive: Archive, report: VerifyReport) -> None:
+    """Proofs are what was written, of this cluster."""
+    for each in archive.store.list(layout.PROOFS):
+        try:
+            proof = Proof.from_json(each.key, archive.store.get(each.key))
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
+            continue
+        if proof.cluster_id != archive.cluster_id:
+            report.problems.append(Problem(key=each.key, what=f"is of cluster {proof.cluster_id}; delete it"))
 
 
 def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from pumphouse.archive.declare import declarations, declare_lost, known_pump
 from pumphouse.archive.init import describe, init_archive
 from pumphouse.archive.layout import GENESIS, window_key
 from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.proofs import newest_proof
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verified import write_verified
 from pumphouse.archive.verify import verify
@@ -34,6 +35,7 @@ from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.nodes import clock_time
+from pumphouse.commands.proof import proofs_command, prove_command
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import MAX_TSO, Tso, show
@@ -177,6 +179,10 @@ def archive() -> None:
     """Start, list, verify and repair the archive."""
 
 
+archive.add_command(prove_command)
+archive.add_command(proofs_command)
+
+
 @archive.command("init")
 @click.option(
     "--dump",
@@ -268,7 +274,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
     end = windows[-1].end if windows else genesis.ts
-    bases = read_view(opened).bases
+    bases, proof = read_view(opened).bases, newest_proof(opened)
     if as_json:
         _print_json(
             {
@@ -280,6 +286,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "checkpoint": None if checkpoint is None else int(checkpoint),
                 "restorable_from": None if not bases else int(bases[0].ts),
                 "bases": [_base_dict(each) for each in bases],
+                "proof": None if proof is None else proof.summary(),
                 "declared": [each.to_dict() for each in lost],
                 "windows": [_window_dict(each) for each in windows],
             }
@@ -290,11 +297,9 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
     click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
-    for base in bases:
-        if base.tables:
-            click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
-        for left_out in base.without:
-            click.echo(f"dump {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
+    _print_bases(bases)
+    if proof is not None:
+        click.echo(f"newest proof: {proof.target} at {show(proof.at)}: {proof.verdict}, {proof.rows:,} rows")
     if cluster is None:
         click.echo("no cluster is asked: its checkpoint on the Pumps is not known")
     elif checkpoint is None:
@@ -324,6 +329,14 @@ def ls_command(context: Context, *, as_json: bool) -> None:
             f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
             f"to {show(each_lost.to_ts)} by {each_lost.who}: {each_lost.reason}"
         )
+
+
+def _print_bases(bases: Sequence[Base]) -> None:
+    for base in bases:
+        if base.tables:
+            click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
+        for left_out in base.without:
+            click.echo(f"dump {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
 
 
 def _base_dict(base: Base) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, key_rank, walk
+from pumphouse.codec.defaults import missing_value
 from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import BinlogError, CodecError, ColumnMismatch, StoreError
 from pumphouse.loader.blob import Blob
@@ -25,6 +26,7 @@ from pumphouse.loader.fold import COUNT_FIELD, GAP, GAP_TS, ORDER_FIELDS, POSITI
 from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import SegmentPart
+from pumphouse.model.table import ColumnInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
@@ -150,7 +152,7 @@ class Decoder:
         wanted = self._wanted.of(table_id, low)
         if wanted is None:
             return
-        rows = _projected(batch, wanted)
+        rows = _projected(batch, wanted, self._context.timeline.at_ts(table_id, max(low, self._plan.from_ts)))
         count = rows.num_rows
         if not wanted.key:
             self._held.add_values(wanted, rows, [pa.array(np.ones(count, np.int64))], [COUNT_FIELD])
@@ -251,8 +253,11 @@ def _above(table_id: np.ndarray, commit_ts: np.ndarray, lows: Mapping[int, int])
     return above
 
 
-def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """A dump's columns as the table has them, by column id; ColumnMismatch."""
+def _projected(batch: pa.RecordBatch, wanted: Wanted, dumped: TableVersion) -> pa.RecordBatch:
+    """A dump's columns as the table has them, by column id; ColumnMismatch.
+
+    ``dumped``: the table when the dump was exact. A column that is younger has its default in these rows.
+    """
     by_id = {int(field.metadata[b"id"]): at for at, field in enumerate(batch.schema)}
     columns, fields = [], []
     for column in wanted.table.public_columns:
@@ -262,6 +267,10 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
         at = by_id.get(column.id)
         if at is None and column.name in wanted.computed:  # older releases took no STORED columns
             columns.append(pa.nulls(batch.num_rows, field.type))
+            fields.append(field)
+            continue
+        if at is None and dumped.table.column_by_id(column.id) is None:
+            columns.append(pa.repeat(_default(column, field), batch.num_rows))
             fields.append(field)
             continue
         if at is None or batch.schema.field(at).type != field.type:
@@ -274,6 +283,14 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
         columns.append(batch.column(at))
         fields.append(field)
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _default(column: ColumnInfo, field: pa.Field) -> pa.Scalar:
+    """What a row has in a column that is younger than it."""
+    value = missing_value(column)
+    return pa.scalar(
+        value.encode() if isinstance(value, str) and pa.types.is_large_binary(field.type) else value, field.type
+    )
 
 
 def groups_of(*keys: np.ndarray) -> Iterator[np.ndarray]:

@@ -1,0 +1,385 @@
+"""Proofs: what the rows of a server were found to be, held against the archive, by table and range of the key.
+
+One object for each proof (docs/formats.md, "Proofs"). While the proof runs, the object is put again as it goes on, and
+says that it has not ended: a run that is killed goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Self
+
+import structlog
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.document import dump, parse
+from pumphouse.archive.layout import PROOFS, proof_key
+from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.model import strict
+from pumphouse.model.tso import Tso
+
+log = structlog.get_logger()
+KIND = "proof"
+MODULUS = 1 << 64
+_REMEDY = "delete it, then prove again: pumphouse archive prove"
+
+
+class Outcome(StrEnum):
+    """What was found of one table."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    UNPROVEN = "unproven"  # the archive alone does not tell its rows, or a rule leaves it out
+    OPEN = "open"  # the proof has not come to it yet
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many rows there are, and the sum of their checksums modulo 2^64: equal for equal multisets of rows."""
+
+    rows: int
+    sum: int
+
+    def plus(self, other: Sums) -> Sums:
+        """Of both sets of rows together."""
+        return Sums(self.rows + other.rows, (self.sum + other.sum) % MODULUS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"rows": self.rows, "sum": f"{self.sum:016x}"}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        text = strict.text(data["sum"])
+        if len(text) != 16:
+            raise ValueError(f"{text!r:.60} is no sum")
+        return cls(strict.integer(data["rows"]), int(text, 16))
+
+
+NO_ROWS = Sums(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenRange:
+    """Rows of a table with ``low <= key < below`` (None = no bound): the first column of its key.
+
+    ``target``: as the server says; ``archive``: as the archive does. None = not looked at yet.
+    """
+
+    low: int | None = None
+    below: int | None = None
+    target: Sums | None = None
+    archive: Sums | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sides are known and the same."""
+        return self.target is not None and self.target == self.archive
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "from": self.low,
+            "below": self.below,
+            "target": None if self.target is None else self.target.to_dict(),
+            "archive": None if self.archive is None else self.archive.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+
+        def bound(value: Any) -> int | None:
+            return None if value is None else strict.integer(value, strict.MIN_INT64, strict.MAX_UINT64)
+
+        target, archive = data["target"], data["archive"]
+        return cls(
+            low=bound(data["from"]),
+            below=bound(data["below"]),
+            target=None if target is None else Sums.from_dict(target),
+            archive=None if archive is None else Sums.from_dict(archive),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferingRow:
+    """A row that only one side has; ``row``: its key, or some of its columns where it has none, for people."""
+
+    side: str
+    row: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenTable:
+    """One table of a proof.
+
+    Args:
+        db: database of the source.
+        table: its name there.
+        table_id: its id at the moment.
+        there: what it is called on the target, ``database.table``.
+        key: the column that ranges are of; '' = there is one range, of all rows.
+        columns: those that the checksums are of.
+        without: columns that they are not of, and why.
+        ranges: ascending, without gap; () where nothing can be compared.
+        why: why it is unproven, or differs whatever its rows say; '' where neither is so.
+        rows: some rows that differ.
+    """
+
+    db: str
+    table: str
+    table_id: int
+    there: str
+    key: str = ""
+    columns: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
+    ranges: tuple[ProvenRange, ...] = ()
+    why: str = ""
+    differs: bool = False
+    rows: tuple[DifferingRow, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``database.table`` of the source."""
+        return f"{self.db}.{self.table}"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was found."""
+        if self.differs:
+            return Outcome.DIFFERENT
+        if self.why:
+            return Outcome.UNPROVEN
+        if not self.ranges or any(each.target is None or each.archive is None for each in self.ranges):
+            return Outcome.OPEN
+        return Outcome.EQUAL if all(each.equal for each in self.ranges) else Outcome.DIFFERENT
+
+    @property
+    def different(self) -> tuple[ProvenRange, ...]:
+        """Ranges whose rows differ."""
+        return tuple(each for each in self.ranges if each.archive is not None and not each.equal)
+
+    def total(self, side: str) -> Sums | None:
+        """Of all ranges, of ``archive`` or ``target``; None where one is not known."""
+        found = NO_ROWS
+        for each in self.ranges:
+            sums: Sums | None = getattr(each, side)
+            if sums is None:
+                return None
+            found = found.plus(sums)
+        return found if self.ranges else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "db": self.db,
+            "table": self.table,
+            "table_id": self.table_id,
+            "there": self.there,
+            "outcome": str(self.outcome),
+            "why": self.why,
+            "key": self.key,
+            "columns": list(self.columns),
+            "without": dict(self.without),
+            "ranges": [each.to_dict() for each in self.ranges],
+            "rows": [{"side": each.side, "row": dict(each.row)} for each in self.rows],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object; ValueError where its outcome is not what its sums say."""
+        why, ranges = strict.text(data["why"]), tuple(ProvenRange.from_dict(each) for each in data["ranges"])
+        outcome = Outcome(strict.text(data["outcome"]))
+        found = cls(
+            db=strict.text(data["db"]),
+            table=strict.text(data["table"]),
+            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
+            there=strict.text(data["there"]),
+            key=strict.text(data["key"]),
+            columns=tuple(strict.text(each) for each in data["columns"]),
+            without=_texts(data["without"]),
+            ranges=ranges,
+            why=why,
+            differs=bool(why) and outcome is Outcome.DIFFERENT,
+            rows=tuple(DifferingRow(side=strict.text(each["side"]), row=_texts(each["row"])) for each in data["rows"]),
+        )
+        if found.outcome is not outcome:
+            raise ValueError(f"{found.name} is said to be {outcome}, and is {found.outcome} by its sums")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """One proof, or one that has not ended.
+
+    Args:
+        cluster_id: of the archive.
+        attempt: tells proofs of one moment apart.
+        at: the moment.
+        base: the dump that the archive's side begins from.
+        plan_sha256: digest of what the archive's side is computed from.
+        target: address of the server, without secrets.
+        task: load or restore whose rows these are.
+        fence: owner number of the target then.
+        only: tables that were asked for, ``database.table``; () = all.
+        begun_ms: Unix time.
+        ended_ms: the same; None = it has not ended.
+        tables: by name.
+        unexpected: tables on the target that the source did not have at the moment.
+        losses: what the archive lacks of the range, in words.
+    """
+
+    cluster_id: int
+    attempt: str
+    at: Tso
+    base: Tso
+    plan_sha256: str
+    target: str
+    task: str
+    fence: int
+    only: tuple[str, ...]
+    begun_ms: int
+    ended_ms: int | None = None
+    tables: tuple[ProvenTable, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its name in the archive."""
+        return proof_key(self.at, self.attempt)
+
+    def of(self, outcome: Outcome) -> tuple[ProvenTable, ...]:
+        """Its tables of one outcome."""
+        return tuple(each for each in self.tables if each.outcome is outcome)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the archive's side that were found equal."""
+        totals = (each.total("archive") for each in self.of(Outcome.EQUAL))
+        return sum(each.rows for each in totals if each is not None)
+
+    @property
+    def equal(self) -> bool:
+        """Whether it has ended, compared something, and found no difference."""
+        proven = any(each.outcome is Outcome.EQUAL for each in self.tables) or not self.tables
+        return self.ended_ms is not None and proven and not (self.of(Outcome.DIFFERENT) or self.unexpected)
+
+    @property
+    def verdict(self) -> str:
+        """``equal``, ``DIFFERENT``, ``not ended`` or ``nothing proven``."""
+        if self.ended_ms is None:
+            return "not ended"
+        if self.of(Outcome.DIFFERENT) or self.unexpected:
+            return "DIFFERENT"
+        return "equal" if self.equal else "nothing proven"
+
+    def with_table(self, table: ProvenTable) -> Proof:
+        """The same, with this in the place of the table of its name."""
+        return replace(self, tables=tuple(table if each.name == table.name else each for each in self.tables))
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(KIND, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "cluster_id": self.cluster_id,
+            "attempt": self.attempt,
+            "at": int(self.at),
+            "base": int(self.base),
+            "plan_sha256": self.plan_sha256,
+            "target": self.target,
+            "task": self.task,
+            "fence": self.fence,
+            "only": list(self.only),
+            "begun_ms": self.begun_ms,
+            "ended_ms": self.ended_ms,
+            "verdict": self.verdict,
+            "tables": [each.to_dict() for each in self.tables],
+            "unexpected": list(self.unexpected),
+            "losses": list(self.losses),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Small JSON for reports: what differs in full, of the others how many there are."""
+        different = self.of(Outcome.DIFFERENT)
+        return {
+            "key": self.key,
+            "at": int(self.at),
+            "target": self.target,
+            "verdict": self.verdict,
+            "equal": len(self.of(Outcome.EQUAL)),
+            "rows": self.rows,
+            "different": [
+                {
+                    "table": each.name,
+                    "there": each.there,
+                    "why": each.why,
+                    "ranges": [of.to_dict() for of in each.different[:10]],
+                    "rows": [{"side": of.side, "row": dict(of.row)} for of in each.rows],
+                }
+                for each in different
+            ],
+            "unproven": {each.name: each.why for each in self.of(Outcome.UNPROVEN)},
+            "unexpected": list(self.unexpected),
+        }
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> Proof:
+        """Read the stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> Proof:
+            ended = value["ended_ms"]
+            return cls(
+                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                attempt=strict.text(value["attempt"]),
+                at=Tso(strict.integer(value["at"])),
+                base=Tso(strict.integer(value["base"])),
+                plan_sha256=strict.text(value["plan_sha256"]),
+                target=strict.text(value["target"]),
+                task=strict.text(value["task"]),
+                fence=strict.integer(value["fence"], high=strict.MAX_UINT64),
+                only=tuple(strict.text(each) for each in value["only"]),
+                begun_ms=strict.integer(value["begun_ms"]),
+                ended_ms=None if ended is None else strict.integer(ended),
+                tables=tuple(ProvenTable.from_dict(each) for each in value["tables"]),
+                unexpected=tuple(strict.text(each) for each in value["unexpected"]),
+                losses=tuple(strict.text(each) for each in value["losses"]),
+            )
+
+        found = parse(key, data, KIND, read, remedy=_REMEDY)
+        if key != found.key:
+            raise BadManifest(f"{key} is {found.key}", hint=_REMEDY, path=key, offset=0, reason="name")
+        return found
+
+
+def write_proof(archive: Archive, proof: Proof) -> None:
+    """Put it, in the place of what it was before."""
+    archive.store.put(proof.key, proof.to_json())
+
+
+def read_proofs(archive: Archive) -> tuple[Proof, ...]:
+    """Every proof, by when it was begun; one that cannot be read is none, and `archive verify` names it."""
+    found = []
+    for each in archive.store.list(PROOFS):
+        try:
+            found.append(Proof.from_json(each.key, archive.store.get(each.key)))
+        except BinlogError as error:
+            log.warning("proof_not_read", key=each.key, why=error.message)
+    return tuple(sorted(found, key=lambda proof: proof.begun_ms))
+
+
+def newest_proof(archive: Archive) -> Proof | None:
+    """The last one that has ended."""
+    return next((each for each in reversed(read_proofs(archive)) if each.ended_ms is not None), None)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.60} is no object of texts")  # noqa: TRY004 - one class for what cannot be read
+    return {name: strict.text(each) for name, each in value.items()}

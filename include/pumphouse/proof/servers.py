@@ -1,0 +1,238 @@
+"""The server's side of a proof: checksums in SQL, and the snapshot in which they are all of one moment.
+
+Nothing is locked, and a load may go on meanwhile. A snapshot of the target shows its rows together with our own tables:
+where those say that it is ready at the moment and that no plan is open, its rows are those of the moment.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; numbers are ours.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pumphouse.archive.proofs import MODULUS, ProvenRange, Sums
+from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
+from pumphouse.loader.state import TargetState, open_plan, read_all
+from pumphouse.loader.target import StatementFailed, TargetConnection, has_checkpoints
+from pumphouse.model.tso import Tso, show
+from pumphouse.mysql import DUMP
+from pumphouse.proof.forms import LONGEST, Form, Proven
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.settings import TargetSettings
+
+# Their bytes are those of utf8mb4.
+_AS_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+# A DDL came between the snapshot and the first look at a table.
+_CHANGED = 1412
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where a target stands: the checkpoint of a task, and the number of its owner."""
+
+    task: str
+    at: Tso
+    fence: int
+    cluster_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnThere:
+    """A column as the server has it; ``computed``: by itself."""
+
+    name: str
+    type: str
+    zerofill: bool
+    charset: str
+    computed: bool
+
+
+def stand_of(connection: TargetConnection, task: str) -> Stand:
+    """Where a target stands, in this session's snapshot.
+
+    Raises:
+        LoadError: nothing was loaded there by the task.
+        TargetIncomplete: it is not whole.
+        TargetBusy: a load is under way.
+    """
+    name = connection.name
+    if connection.dialect is Dialect.TIDB:
+        raise UsageError(
+            f"target {name} is a TiDB, whose checksums this release cannot ask for",
+            hint="pumphouse diff compares it with the source, row by row",
+        )
+    found = {each.task: each for each in read_all(connection)} if has_checkpoints(connection) else {}
+    checkpoint = found.get(task)
+    if checkpoint is None:
+        others = f"; there are {', '.join(sorted(found))}" if found else ""
+        raise LoadError(
+            f"target {name} has no checkpoint of task {task}{others}: it is at no moment that could be proved",
+            hint="name the load's task with --task" if found else "load or restore it first",
+            target=name,
+        )
+    if checkpoint.state is not TargetState.READY:
+        raise TargetIncomplete(
+            f"target {name} is {checkpoint.state}: {checkpoint.reason}",
+            hint="finish the load or the restore, then prove",
+            target=name,
+            state=str(checkpoint.state),
+        )
+    plan = open_plan(connection, task)
+    if plan is not None:
+        raise TargetBusy(
+            f"target {name} is between {show(plan.from_ts)} and {show(plan.to_ts)}: plan {plan.number} of task {task} "
+            "is under way",
+            hint="run this again when the load has ended; if it was killed, `pumphouse load` ends it",
+            target=name,
+            holder=task,
+        )
+    fence = connection.value(f"SELECT number FROM {connection.table('fence')}")
+    return Stand(task=task, at=checkpoint.ts, fence=int(fence or 0), cluster_id=checkpoint.cluster_id)
+
+
+@contextmanager
+def snapshots(settings: TargetSettings, count: int, stand: Stand, section: str) -> Iterator[list[TargetConnection]]:
+    """Sessions that all see the target as it stands there.
+
+    Raises:
+        TargetAhead: it has gone on.
+    """
+    with ExitStack() as stack:
+        sessions = []
+        for _ in range(count):
+            session = TargetConnection.open(settings, owner=True, session=DUMP, section=section)
+            stack.callback(session.close)
+            begin_snapshot(session)
+            found = stand_of(session, stand.task)
+            if found != stand:
+                raise TargetAhead(
+                    f"target {session.name} went on to {show(found.at)} since the proof of {show(stand.at)} began",
+                    hint="prove where it stands now: leave --to out",
+                    target=session.name,
+                    checkpoint=found.at,
+                    to=stand.at,
+                )
+            sessions.append(session)
+        yield sessions
+
+
+def begin_snapshot(session: TargetConnection) -> None:
+    """From here on the session sees the server as it is now."""
+    session.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
+def columns_there(connection: TargetConnection, databases: Iterable[str]) -> dict[tuple[str, str], list[ColumnThere]]:
+    """Columns of the tables in these databases, by (database, table)."""
+    names = sorted(set(databases))
+    if not names:
+        return {}
+    marks = ",".join(["%s"] * len(names))
+    found: dict[tuple[str, str], list[ColumnThere]] = {}
+    for db, table, name, kind, full, charset, computed in connection.query(
+        "SELECT c.table_schema, c.table_name, c.column_name, c.data_type, c.column_type, c.character_set_name,"
+        " COALESCE(c.generation_expression, '') <> '' FROM information_schema.columns c"
+        " JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name"
+        f" WHERE t.table_type = 'BASE TABLE' AND c.table_schema IN ({marks})"
+        " ORDER BY c.table_schema, c.table_name, c.ordinal_position",
+        names,
+    ):
+        there = ColumnThere(
+            name=str(name),
+            type=_text(kind).lower(),
+            zerofill="zerofill" in _text(full).lower(),
+            charset=_text(charset),
+            computed=bool(computed),
+        )
+        found.setdefault((str(db), str(table)), []).append(there)
+    return found
+
+
+def sums(
+    session: TargetConnection,
+    table: tuple[str, str],
+    columns: Sequence[tuple[Proven, ColumnThere]],
+    key: str,
+    bounds: ProvenRange,
+) -> Sums:
+    """Rows of one range of a table."""
+    found = f"COUNT(*), COALESCE(SUM({_checksum(columns, session.dialect)}), 0)"
+    ((rows, total),) = _asked(session, f"SELECT {found} FROM {qualified(*table)}{_where(key, bounds)}", table)
+    return Sums(int(rows), int(total) % MODULUS)
+
+
+def rows_of(
+    session: TargetConnection,
+    table: tuple[str, str],
+    columns: Sequence[tuple[Proven, ColumnThere]],
+    named: Sequence[str],
+    key: str,
+    bounds: ProvenRange,
+) -> list[tuple[int, Mapping[str, Any]]]:
+    """Checksum of each row of a range, and the columns that name it."""
+    shown = ", ".join(quote(name) for name in named)
+    found = _asked(
+        session,
+        f"SELECT {_checksum(columns, session.dialect)}, {shown} FROM {qualified(*table)}{_where(key, bounds)}",
+        table,
+    )
+    return [(int(first), dict(zip(named, rest, strict=True))) for first, *rest in found]
+
+
+def _asked(session: TargetConnection, statement: str, table: tuple[str, str]) -> list[tuple[Any, ...]]:
+    try:
+        return session.query(statement)
+    except StatementFailed as error:
+        if error.code == _CHANGED:
+            raise TargetBusy(
+                f"target {session.name}: a DDL changed {'.'.join(table)} while its rows were read",
+                hint="run this again when the load has ended",
+                target=session.name,
+                holder="a DDL",
+            ) from error
+        raise
+
+
+def _where(key: str, bounds: ProvenRange) -> str:
+    found = [] if bounds.low is None else [f"{quote(key)} >= {bounds.low}"]
+    found += [] if bounds.below is None else [f"{quote(key)} < {bounds.below}"]
+    return f" WHERE {' AND '.join(found)}" if found else ""
+
+
+def _checksum(columns: Sequence[tuple[Proven, ColumnThere]], dialect: Dialect) -> str:
+    text = f"CONCAT({', '.join(expression(column, there, dialect) for column, there in columns)})"
+    return f"CAST(CONV(LEFT(SHA2({text}, 256), 16), 16, 10) AS UNSIGNED)"
+
+
+def expression(column: Proven, there: ColumnThere, dialect: Dialect) -> str:
+    """The text of a value (`pumphouse.proof.forms`) in SQL."""
+    name = quote(there.name)
+    if column.form is Form.REAL and dialect is Dialect.MYSQL:
+        # As a text of its own a double has no more than 22 characters there, whatever digits that costs.
+        shown = f"SUBSTR(CAST(JSON_ARRAY({name} + 0e0) AS CHAR), 2)"
+        return f"IF({name} IS NULL, 'N,', REPLACE(REPLACE({shown}, '.0]', ','), ']', ','))"
+    if column.form in (Form.BYTES, Form.TEXT):
+        value = name
+        if column.form is Form.TEXT:
+            text = name if there.charset in _AS_UTF8 else f"CONVERT({name} USING utf8mb4)"
+            value = f"CAST({text} AS BINARY)"
+        size = f"OCTET_LENGTH({value})"
+        return (
+            f"CASE WHEN {name} IS NULL THEN 'N,' WHEN {size} > {LONGEST} THEN CONCAT('#', SHA2({value}, 256), ',')"
+            f" ELSE CONCAT({size}, ':', {value}) END"
+        )
+    number = {
+        Form.SIGNED: f"CAST({name} AS SIGNED)",
+        Form.UNSIGNED: f"CAST({name} AS UNSIGNED)",
+        Form.REAL: f"{name} + 0e0",
+        Form.FIXED: f"{name} + 0" if there.zerofill else name,
+    }[column.form]
+    return f"IFNULL(CONCAT({number}, ','), 'N,')"
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")

@@ -1,0 +1,151 @@
+"""Hold the rows of a target against the archive, at the moment where it stands: what `pumphouse archive prove` does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.layout import attempt_id
+from pumphouse.archive.proofs import Outcome, Proof, read_proofs
+from pumphouse.archive.view import read_view
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import LoadError, TargetAhead, UsageError
+from pumphouse.loader.names import passing_own
+from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.rules import Rules, read_left_out
+from pumphouse.loader.target import TargetConnection, address
+from pumphouse.model.tso import Tso, show
+from pumphouse.mysql import DUMP
+from pumphouse.parts import Parts
+from pumphouse.proof.plan import digest_of, subjects
+from pumphouse.proof.prove import Given, Prover
+from pumphouse.proof.servers import Stand, stand_of
+from pumphouse.restore.check import Into
+from pumphouse.restore.plan import plan_restore
+from pumphouse.settings import Settings
+
+
+def prove(
+    settings: Settings,
+    *,
+    on: Into = "target",
+    at: Tso | None = None,
+    task: str | None = None,
+    tables: Collection[str] = (),
+    progress: Progress = silent,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Proof:
+    """Compare each table of a target with the archive, and keep what was found there.
+
+    The archive's side is computed from a dump and the windows up to the moment alone; the target's side by SQL. A proof
+    of the same target that was killed goes on.
+
+    Args:
+        settings: all settings.
+        on: section of the settings that names the server.
+        at: the moment, which has to be where the target stands; None = where it stands.
+        task: the load or restore whose rows these are; ``settings.load.task`` unless given.
+        tables: only these, ``database.table`` of the source; () = all.
+        progress: told of each step.
+        clock: for when it was begun and ended.
+
+    Raises:
+        LoadError, TargetIncomplete, TargetBusy, TargetAhead: the target stands at no moment, or at another one.
+        UsageError: a table that is named is not there at the moment; the target is a TiDB.
+        RestoreError, TargetUnreachable: no dump leads to the moment.
+    """
+    target, task = getattr(settings, on), task or settings.load.task
+    only = tuple(sorted({each.lower() for each in tables}))
+    with Parts(settings) as parts:
+        archive = parts.readable_archive
+        archive.genesis()
+        with TargetConnection.open(target, session=DUMP, section=on) as connection:
+            stand, dialect = stand_of(connection, task), connection.dialect
+            left_out = read_left_out(connection, task)
+        if stand.cluster_id != archive.cluster_id:
+            raise LoadError(
+                f"target {address(target)} has rows of cluster {stand.cluster_id}, the archive is of "
+                f"{archive.cluster_id}",
+                hint="are cluster.url and the target those that belong together?",
+                target=address(target),
+            )
+        begun = _unfinished(archive, address(target), stand, only, at)
+        moment = stand.at if begun is None else begun.at
+        _require_there(stand, moment if at is None else at, begun, address(target))
+        if moment > archive.end():
+            raise TargetAhead(
+                f"target {address(target)} is at {show(moment)}, the archive ends at {show(archive.end())}",
+                hint="this is not the archive that the target was loaded from, or it was cut",
+                target=address(target),
+                checkpoint=moment,
+                archive_end=archive.end(),
+            )
+        view = read_view(archive, upto=moment)
+        load = settings.load.model_copy(update={"rules": passing_own(settings.load.rules, view, target.schema_name)})
+        rules = Rules.of(load.rules, Tso(0))
+        plan = plan_restore(view, moment, task=task, settings=load)
+        found = subjects(view, plan, rules, left_out, only)
+        unknown = sorted(set(only) - {each.name.lower() for each in found})
+        if unknown:
+            raise UsageError(f"there is no table {', '.join(unknown)} at {show(moment)}", hint="pumphouse schema show")
+        if begun is None or begun.plan_sha256 != digest_of(plan):
+            begun = Proof(
+                cluster_id=archive.cluster_id,
+                attempt=attempt_id(),
+                at=moment,
+                base=plan.base,
+                plan_sha256=digest_of(plan),
+                target=address(target),
+                task=task,
+                fence=stand.fence,
+                only=only,
+                begun_ms=int(clock.now() * 1000),
+                losses=tuple(plan.losses.lines()),
+            )
+        given = Given(
+            archive=archive,
+            view=view,
+            plan=plan,
+            subjects=found,
+            whole=not only,
+            target=target,
+            section=on,
+            stand=stand,
+            dialect=dialect,
+            routes=rules.routes,
+            load=load,
+            archive_settings=settings.archive,
+        )
+        return Prover(given, begun, progress, clock).run()
+
+
+def _unfinished(archive: Archive, target: str, stand: Stand, only: tuple[str, ...], at: Tso | None) -> Proof | None:
+    """The newest proof of the target that has not ended and can: the target stands as it did, or was asked already."""
+    for proof in reversed(read_proofs(archive)):
+        if (proof.target, proof.task, proof.only) != (target, stand.task, only) or proof.ended_ms is not None:
+            continue
+        same = (proof.at, proof.fence) == (stand.at, stand.fence)
+        asked = bool(proof.tables) and all(
+            table.ranges and all(each.target is not None for each in table.ranges) for table in proof.of(Outcome.OPEN)
+        )
+        if (same or asked) and at in (None, proof.at):
+            return proof
+    return None
+
+
+def _require_there(stand: Stand, at: Tso, begun: Proof | None, target: str) -> None:
+    """TargetAhead, UsageError where the target does not stand at the moment; one that was asked already need not."""
+    if at == stand.at or (begun is not None and begun.at == at):
+        return
+    if at < stand.at:
+        raise TargetAhead(
+            f"target {target} is at {show(stand.at)}, beyond {show(at)}, which was asked for",
+            hint="a target is proved where it stands: leave --to out",
+            target=target,
+            checkpoint=stand.at,
+            to=at,
+        )
+    raise UsageError(
+        f"target {target} is at {show(stand.at)}, and has not come to {show(at)}",
+        hint="a target is proved where it stands: leave --to out; or load up to there first",
+    )

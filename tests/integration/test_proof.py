@@ -1,0 +1,528 @@
+"""Proofs on a real MariaDB: green for what a restore and a load have built, red for each byte that is another one."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, read_proofs
+from pumphouse.archive.verify import verify
+from pumphouse.cli import cli
+from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
+from pumphouse.loader import decode
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.proof import gather, prove
+from pumphouse.proof.archived import real
+from pumphouse.proof.forms import Form, Proven
+from pumphouse.proof.servers import ColumnThere, expression
+from pumphouse.runs import load
+from pumphouse.runs.proof import prove as run_proof
+from pumphouse.settings import LoadRule, Settings
+from tests.support import formats
+from tests.support.killed import Killed
+from tests.support.loading import restored
+from tests.support.madearchive import Churn, MadeSource, column, index
+
+pytestmark = [pytest.mark.mysql, pytest.mark.usefixtures("target")]
+ID = column(1, "id", flag=3)
+_ELEMENTS = [f"e{n}" for n in range(64)]
+UNSIGNED, ZEROFILL = 32, 64
+# name, type, what `column` takes besides
+TYPES: list[tuple[str, MysqlType, dict[str, Any]]] = [
+    ("ti", MysqlType.TINY, {"flen": 4}),
+    ("tiu", MysqlType.TINY, {"flen": 3, "flag": UNSIGNED}),
+    ("si", MysqlType.SHORT, {"flen": 6}),
+    ("mi", MysqlType.INT24, {"flen": 8, "flag": UNSIGNED}),
+    ("i", MysqlType.LONG, {}),
+    ("iz", MysqlType.LONG, {"flen": 10, "flag": UNSIGNED | ZEROFILL}),
+    ("bi", MysqlType.LONGLONG, {}),
+    ("biu", MysqlType.LONGLONG, {"flag": UNSIGNED}),
+    ("f", MysqlType.FLOAT, {"flen": 12, "decimal": -1}),
+    ("d", MysqlType.DOUBLE, {"flen": 22, "decimal": -1}),
+    ("dm", MysqlType.DOUBLE, {"flen": 10, "decimal": 3}),
+    ("dc", MysqlType.NEWDECIMAL, {"flen": 30, "decimal": 10}),
+    ("dc0", MysqlType.NEWDECIMAL, {"flen": 65, "decimal": 0}),
+    ("dcm", MysqlType.NEWDECIMAL, {"flen": 65, "decimal": 30}),
+    ("dcz", MysqlType.NEWDECIMAL, {"flen": 12, "decimal": 2, "flag": UNSIGNED | ZEROFILL}),
+    ("da", MysqlType.DATE, {"flen": 10}),
+    ("dt", MysqlType.DATETIME, {"flen": 19}),
+    ("dt6", MysqlType.DATETIME, {"flen": 26, "decimal": 6}),
+    ("ts", MysqlType.TIMESTAMP, {"flen": 23, "decimal": 3}),
+    ("tm", MysqlType.TIME, {"flen": 13, "decimal": 2}),
+    ("y", MysqlType.YEAR, {"flen": 4, "flag": UNSIGNED | ZEROFILL}),
+    ("ch", MysqlType.STRING, {"flen": 12}),
+    ("vc", MysqlType.VARCHAR, {"flen": 600, "collate": "utf8mb4_general_ci"}),
+    ("bin", MysqlType.STRING, {"flen": 9, "binary": True, "flag": 128}),
+    ("vb", MysqlType.VARCHAR, {"flen": 400, "binary": True, "flag": 128}),
+    ("tx", MysqlType.BLOB, {"flen": 65535}),
+    ("lt", MysqlType.LONG_BLOB, {}),
+    ("bl", MysqlType.BLOB, {"flen": 65535, "binary": True, "flag": 128}),
+    ("lb", MysqlType.LONG_BLOB, {"binary": True, "flag": 128}),
+    ("en", MysqlType.ENUM, {"elems": _ELEMENTS}),
+    ("st", MysqlType.SET, {"elems": _ELEMENTS}),
+    ("bt", MysqlType.BIT, {"flen": 64, "flag": UNSIGNED}),
+    ("js", MysqlType.JSON, {"flen": -1}),
+]
+LOW: dict[str, Any] = {
+    "ti": -128, "tiu": 0, "si": -32768, "mi": 0, "i": -(1 << 31), "iz": 0, "bi": -(1 << 63), "biu": 0, "f": -0.0, "d": -0.0,
+    "dm": 0.001, "dc": "-99999999999999999999.9999999999", "dc0": "-" + "9" * 65, "dcm": "-0." + "0" * 29 + "1", "dcz": "0.01",
+    "da": "0000-00-00", "dt": "0000-00-00 00:00:00", "dt6": "0000-00-00 00:00:00.000000", "ts": "1970-01-01 00:00:01.000",
+    "tm": "-838:59:59.00", "y": 0, "ch": b"", "vc": b"", "bin": b"\0" * 9, "vb": b"", "tx": b"", "lt": b"", "bl": b"", "lb": b"",
+    "en": 1, "st": 0, "bt": 0, "js": "null",
+}  # fmt: skip
+HIGH: dict[str, Any] = {
+    "ti": 127, "tiu": 255, "si": 32767, "mi": (1 << 24) - 1, "i": (1 << 31) - 1, "iz": 7, "bi": (1 << 63) - 1, "biu": (1 << 64) - 1,
+    "f": 16777216.0, "d": 1.7976931348623157e308, "dm": 1234567.891, "dc": "0.0000000001", "dc0": "9" * 65,
+    "dcm": "9" * 35 + "." + "9" * 30, "dcz": "1234567890.12",
+    "da": "9999-12-31", "dt": "9999-12-31 23:59:59", "dt6": "2024-02-29 23:59:59.999999", "ts": "2038-01-19 03:14:07.999",
+    "tm": "838:59:59.00", "y": 2155, "ch": "é漢🚰".encode(), "vc": ("🚰" * 64 + "x").encode(), "bin": b"\xff\0\n\t\\\"'N,",
+    "vb": bytes(range(256)) + b"x", "tx": b"x" * 256, "lt": "漢".encode() * 90000, "bl": b"\0" * 257, "lb": bytes(range(256)) * 500,
+    "en": 64, "st": (1 << 64) - 1, "bt": (1 << 64) - 1, "js": '{"a": [1, 2.5, "x\\n"], "b": null}',
+}  # fmt: skip
+
+
+def of_every_type() -> list[dict[str, Any]]:
+    columns = [ID]
+    for at, (name, tp, more) in enumerate(TYPES, 2):
+        made = column(at, name, tp, **more)
+        if tp in (MysqlType.ENUM, MysqlType.SET):
+            made["type"] |= {"Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
+        columns.append(made)
+    return columns
+
+
+def finite(rng: random.Random, *, single: bool = False) -> float:
+    """Any number, by its bits."""
+    while True:
+        kind, bits = ("<f", 32) if single else ("<d", 64)
+        value: float = struct.unpack(kind, rng.getrandbits(bits).to_bytes(bits // 8, "little"))[0]
+        if abs(value) < float("inf") and (value == 0 or abs(value) > (2e-38 if single else 3e-308)):
+            return value
+
+
+def table(proof: Proof, name: str) -> ProvenTable:
+    return next(each for each in proof.tables if each.name == name)
+
+
+def outcomes(proof: Proof) -> dict[str, Outcome]:
+    return {each.name: each.outcome for each in proof.tables}
+
+
+def called(tmp_path: Path, settings: Settings, *words: str) -> Result:
+    """The command line with these settings."""
+    config = tmp_path / "pumphouse.toml"
+    target = settings.target
+    config.write_text(
+        f'cluster = {{ url = "{settings.cluster.url}" }}\narchive = {{ root = "{settings.archive.root}" }}\n'
+        f'target = {{ host = "{target.host}", port = {target.port}, user = "{target.user}",'
+        f' password = "{target.password.get_secret_value()}", unix_socket = "{target.unix_socket}" }}\n'
+    )
+    return CliRunner().invoke(cli, ["--config", str(config), *words])
+
+
+@pytest.mark.row("R1", "R4")
+def test_values_of_every_type_have_one_checksum_on_both_sides(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    rng = random.Random(7)
+    source.create_table("t", of_every_type())
+    with source.txn() as t:
+        t.insert("t", id=1)
+        t.insert("t", id=2, **LOW)
+        t.insert("t", id=3, **HIGH)
+        for n in range(300):
+            size = rng.choice((0, 1, 255, 256, 257, 400))
+            values = {"d": finite(rng), "f": finite(rng, single=True), "vb": rng.randbytes(size)}
+            t.insert("t", id=4 + n, tx=b"y" * size, bi=rng.getrandbits(64) - (1 << 63), **values)
+    source.genesis()
+    source.cut()
+    restored(settings, dry_run=False)
+    proof = run_proof(settings)
+    found = table(proof, "d.t")
+    assert proof.equal, [each.to_dict() for each in proof.tables]
+    assert found.total("archive").rows == 303  # type: ignore[union-attr]
+    without = {"js": "a MySQL keeps JSON in a form of its own"} if target.dialect == "mysql" else {}
+    assert found.without == without
+    assert set(found.columns) == {"id", *LOW} - set(without)
+    # Each value counts: another one is found in each column, in the row that has it.
+    target.execute("CREATE DATABASE keep")
+    target.execute("CREATE TABLE keep.t LIKE d.t")
+    target.execute("INSERT INTO keep.t SELECT * FROM d.t")
+    for name in HIGH.keys() - without.keys():
+        target.execute(f"UPDATE d.t a JOIN d.t b ON b.id = 2 SET a.{name} = b.{name} WHERE a.id = 3")
+        red = run_proof(settings)
+        assert outcomes(red) == {"d.t": Outcome.DIFFERENT}, name
+        assert {(row.side, row.row["id"]) for row in table(red, "d.t").rows} == {("archive", "3"), ("target", "3")}
+        target.execute(f"UPDATE d.t a JOIN keep.t b USING (id) SET a.{name} = b.{name} WHERE id = 3")
+    assert run_proof(settings).equal
+
+
+@pytest.mark.row("R4")
+def test_a_number_has_the_text_that_the_server_gives_it(target: TargetConnection) -> None:
+    rng = random.Random(3)
+    values = [finite(rng) for _ in range(2000)]
+    values += [float(f"{rng.randrange(1, 10**9)}e{power}") for power in range(-30, 30) for _ in range(20)]
+    values += [1e15, 1e14, 123456789012345.0, 1234567890123456.0, 1e-15, 1e-14, 0.1, 1 / 3, -0.0, 5e-310]
+    target.execute("CREATE DATABASE d")
+    target.execute("CREATE TABLE d.t (id INT PRIMARY KEY, d DOUBLE, m DOUBLE(30,3))")
+    for at in range(0, len(values), 500):
+        rows = ",".join(f"({n}, {value!r}, 0.125)" for n, value in enumerate(values[at : at + 500], at))
+        target.execute(f"INSERT INTO d.t VALUES {rows}")
+    of = {name: ColumnThere(name=name, type="double", zerofill=False, charset="", computed=False) for name in "dm"}
+    how = Proven(name="d", form=Form.REAL, scale=0, called=frozenset())
+    d, m = (expression(how, of[name], target.dialect) for name in "dm")
+    shown = target.query(f"SELECT {d}, {m} FROM d.t ORDER BY id")
+    assert [(str(a), str(b)) for a, b in shown] == [(f"{real(value)},", "0.125,") for value in values]
+
+
+@pytest.mark.row("R1", "R4")
+@pytest.mark.parametrize(
+    ("change", "side"),
+    [
+        ("UPDATE d.t SET name = CONCAT(name, '') , n = n + 1 WHERE id = 7", {"archive", "target"}),
+        ("UPDATE d.t SET name = '' WHERE id = 7", {"archive", "target"}),
+        ("UPDATE d.t SET name = NULL WHERE id = 7", {"archive", "target"}),
+        ("DELETE FROM d.t WHERE id = 7", {"archive"}),
+        ("INSERT INTO d.t VALUES (100001, 'x', 1)", {"target"}),
+    ],
+)
+def test_one_row_that_is_another_is_found_in_its_table_and_range(
+    source: MadeSource, settings: Settings, target: TargetConnection, change: str, side: set[str], tmp_path: Path
+) -> None:
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"unit_bytes": 512 << 10})})
+    columns = [ID, column(2, "name", MysqlType.VARCHAR, flen=2000), column(3, "n", MysqlType.LONGLONG)]
+    source.create_table("t", columns)
+    source.create_table("k", [column(1, "a"), column(2, "b", MysqlType.VARCHAR)], pk_is_handle=False)
+    source.genesis()
+    for at in range(0, 3000, 300):
+        with source.txn() as t:
+            for n in range(at, at + 300):
+                t.insert("t", id=n - 100, name=b"x" * 1000, n=n)
+        source.cut()
+    with source.txn() as t:
+        for _ in range(3):
+            t.insert("k", a=1, b=None)
+        t.insert("k", a=1, b=b"")
+    source.cut()
+    assert load.run(settings).to_ts
+    green = run_proof(settings)
+    assert green.equal
+    found = table(green, "d.t")
+    assert found.key == "id"
+    assert len(found.ranges) > 4
+    assert found.ranges[0].low is None
+    assert all(a.below == b.low for a, b in zip(found.ranges, found.ranges[1:], strict=False))
+    target.execute(change)
+    red = run_proof(settings)
+    assert outcomes(red) == {"d.t": Outcome.DIFFERENT, "d.k": Outcome.EQUAL}
+    (wrong,) = table(red, "d.t").different
+    rows = table(red, "d.t").rows
+    assert {row.side for row in rows} == side
+    (of,) = {int(row.row["id"]) for row in rows}
+    assert (wrong.low is None or of >= wrong.low) and (wrong.below is None or of < wrong.below)
+    answer = called(tmp_path, settings, "archive", "prove")
+    assert answer.exit_code == 1, answer.output
+    assert f"only in the {min(side)}: id={of}" in answer.output
+    assert "DIFFERENT" in answer.output
+
+
+@pytest.mark.row("R4")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO d.k VALUES (1, NULL)",
+        "DELETE FROM d.k WHERE b IS NULL LIMIT 1",
+        "UPDATE d.k SET b = '' WHERE b IS NULL LIMIT 1",
+    ],
+)
+def test_rows_without_a_key_are_counted_and_null_is_no_empty_text(
+    source: MadeSource, settings: Settings, target: TargetConnection, change: str
+) -> None:
+    source.create_table("k", [column(1, "a"), column(2, "b", MysqlType.VARCHAR)], pk_is_handle=False)
+    with source.txn() as t:
+        first = [t.insert("k", a=1, b=None) for _ in range(4)]
+        t.insert("k", a=1, b=b"")
+    source.genesis()
+    with source.txn() as t:
+        t.delete("k", first[0])
+        t.insert("k", a=2, b=b"N,")
+    source.cut()
+    load.run(settings)
+    proof = run_proof(settings)
+    assert proof.equal
+    assert proof.rows == 5
+    target.execute(change)
+    assert outcomes(run_proof(settings)) == {"d.k": Outcome.DIFFERENT}
+
+
+@pytest.mark.row("R1", "R4")
+def test_a_history_of_every_awkward_kind_is_proved_at_each_moment(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(10)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    source.add_column("k", column(3, "more", MysqlType.VARCHAR, default="é", origin_default="é"))
+    churn.work(10)
+    source.rename_table("u", "v")
+    source.tables["u"] = source.tables["v"]
+    churn.work(3)
+    middle = source.tick()
+    churn.work(10)
+    source.truncate("k")
+    churn.work(5)
+    source.cut()
+    del source.tables["u"]
+    for at in (middle, None):
+        restored(settings, to=at, dry_run=False)
+        proof = run_proof(settings)
+        assert proof.equal, [each.to_dict() for each in proof.tables]
+        assert set(outcomes(proof)) == {"d.t", "d.k", "d.v"}
+    target.execute("UPDATE d.t SET extra = 8 WHERE id = (SELECT x FROM (SELECT MIN(id) x FROM d.t) y)")
+    target.execute("CREATE TABLE d.stray (id INT)")
+    proof = run_proof(settings)
+    assert outcomes(proof)["d.t"] is Outcome.DIFFERENT
+    assert proof.unexpected == ("d.stray",)
+    target.execute("DROP TABLE d.v")
+    assert table(run_proof(settings), "d.v").why == "the target does not have it"
+
+
+@pytest.mark.row("R4", "L7")
+def test_names_of_routes_generated_columns_and_tables_that_a_rule_leaves_out(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    rules = [
+        LoadRule(do="route", table="d.t", to="e.other", why="w"),
+        LoadRule(do="skip", table="d.gone", why="nobody needs it"),
+    ]
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": tuple(rules)})})
+    generated: dict[str, Any] = {"generated_expr_string": "`n` + 1", "generated_stored": True}
+    hidden: dict[str, Any] = {"generated_expr_string": "date_format(`day`, _utf8mb4'%Y')"}
+    columns = [ID, column(2, "n"), column(3, "day", MysqlType.DATETIME), column(4, "sum", **generated)]
+    source.create_table("t", [*columns, column(5, "year", MysqlType.VARCHAR, **hidden)])
+    source.create_table("gone", [ID])
+    with source.txn() as t:
+        t.insert("t", id=1, n=5, day="2024-01-02 03:04:05", sum=6)
+        t.insert("gone", id=1)
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    proof = run_proof(settings)
+    assert proof.equal
+    found = table(proof, "d.t")
+    assert (found.there, found.columns) == ("e.other", ("id", "n", "day"))
+    assert set(found.without) == {"sum", "year"}
+    assert "nobody needs it" in table(proof, "d.gone").why
+    target.execute("UPDATE e.other SET n = 6")
+    assert outcomes(run_proof(settings)) == {"d.t": Outcome.DIFFERENT, "d.gone": Outcome.UNPROVEN}
+
+
+@pytest.mark.row("R4", "S3")
+def test_what_a_ddl_made_of_rows_without_a_binlog_is_unproven_by_name(
+    source: MadeSource, settings: Settings, tmp_path: Path
+) -> None:
+    source.create_table("t", [ID, column(2, "a", MysqlType.LONG)])
+    source.create_table("s", [ID])
+    with source.txn() as t:
+        t.insert("t", id=1, a=2)
+        t.insert("s", id=1)
+    source.genesis()
+    raw = json.loads(json.dumps(source.tables["t"].info.raw))
+    raw["cols"][1] = column(3, "a", MysqlType.VARCHAR) | {"offset": 1}
+    source.alter("t", 12, raw)
+    source.cut()
+    load.run(settings)
+    proof = run_proof(settings)
+    assert outcomes(proof) == {"d.t": Outcome.UNPROVEN, "d.s": Outcome.EQUAL}
+    assert "MODIFY_COLUMN" in table(proof, "d.t").why
+    assert proof.equal
+    alone = run_proof(settings, tables=["D.t"])
+    assert (alone.verdict, alone.equal) == ("nothing proven", False)
+    answer = called(tmp_path, settings, "archive", "prove", "--table", "d.t")
+    assert answer.exit_code == 1
+    assert "d.t: unproven: the DDL at" in answer.output
+
+
+@pytest.mark.row("R4")
+def test_a_value_that_the_archive_reads_otherwise_is_red(
+    source: MadeSource, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    source.cut()
+    load.run(settings)
+    assert run_proof(settings).equal
+    take = gather.Spill.take
+
+    def mutated(self: gather.Spill, table_id: int, bucket: int) -> Any:
+        rows, copies = take(self, table_id, bucket)
+        if rows is not None and "n" in rows.schema.names:
+            at = rows.schema.get_field_index("n")
+            values = rows.column(at).to_pylist()
+            values[0] = (values[0] or 0) ^ 1
+            rows = rows.set_column(at, rows.schema.field(at), [values])
+        return rows, copies
+
+    monkeypatch.setattr(gather.Spill, "take", mutated)
+    assert outcomes(run_proof(settings)) == {"d.t": Outcome.DIFFERENT, "d.k": Outcome.EQUAL, "d.u": Outcome.EQUAL}
+
+
+@pytest.mark.row("R4")
+def test_a_target_that_stands_at_no_moment_or_at_another_is_refused_by_name(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    genesis = source.genesis()
+    churn.work(3)
+    end = source.cut()
+    with pytest.raises(LoadError, match="no checkpoint of task main"):
+        run_proof(settings)
+    load.run(settings)
+    with pytest.raises(TargetAhead, match="beyond"):
+        run_proof(settings, at=genesis)
+    with pytest.raises(UsageError, match="has not come to"):
+        run_proof(settings, at=type(end)(end + 1))
+    with pytest.raises(UsageError, match=r"no table d\.none"):
+        run_proof(settings, tables=["d.none"])
+    with pytest.raises(LoadError, match="no checkpoint of task other; there are main"):
+        run_proof(settings, task="other")
+    target.execute("UPDATE pumphouse.plan SET state = 'open' ORDER BY number DESC LIMIT 1")
+    with pytest.raises(TargetBusy, match="is under way"):
+        run_proof(settings)
+    target.execute("UPDATE pumphouse.plan SET state = 'closed'")
+    target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'for a test'")
+    with pytest.raises(TargetIncomplete, match="for a test"):
+        run_proof(settings)
+    target.execute("UPDATE pumphouse.checkpoint SET state = 'ready', cluster_id = 5")
+    with pytest.raises(LoadError, match="rows of cluster 5"):
+        run_proof(settings)
+
+
+@pytest.mark.row("R4")
+def test_a_proof_that_was_killed_goes_on_though_the_target_has_gone_on(
+    source: MadeSource, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    source.cut()
+    load.run(settings)
+    # Every table by itself; killed when the second is decoded.
+    monkeypatch.setattr(prove, "PASS_BYTES", 1)
+    decoded: list[int] = []
+    run = decode.Decoder.run
+
+    def killing(stop: int) -> Callable[..., Any]:
+        def one(self: Any, pieces: Any) -> Any:
+            decoded.append(1)
+            if len(decoded) == stop:
+                raise Killed
+            return run(self, pieces)
+
+        return one
+
+    # Killed before anything is known: it goes on, and asks the server.
+    monkeypatch.setattr(decode.Decoder, "run", killing(1))
+    with pytest.raises(Killed):
+        run_proof(settings)
+    (begun,) = read_proofs(source.archive)
+    assert (begun.verdict, len(begun.of(Outcome.OPEN))) == ("not ended", 3)
+    decoded.clear()
+    pieces_of_one = _pieces(settings)
+    monkeypatch.setattr(decode.Decoder, "run", killing(pieces_of_one + 1))
+    with pytest.raises(Killed):
+        run_proof(settings)
+    (going_on,) = read_proofs(source.archive)
+    assert going_on.attempt == begun.attempt
+    assert len(going_on.of(Outcome.EQUAL)) == 1
+    churn.work(5)
+    source.drop_column("u", "u")
+    source.cut()
+    load.run(settings)
+    decoded.clear()
+    monkeypatch.setattr(decode.Decoder, "run", killing(0))
+    proof = run_proof(settings)
+    assert (proof.attempt, proof.equal, proof.at) == (begun.attempt, True, begun.at)
+    assert len(decoded) == 2 * pieces_of_one
+    # The next one is of where the target stands now.
+    after = run_proof(settings)
+    assert after.equal
+    assert after.at > proof.at
+    assert [each.key for each in read_proofs(source.archive)] == [proof.key, after.key]
+    assert verify(source.archive).sound
+
+
+def _pieces(settings: Settings) -> int:
+    """Decoders of one pass: as many as connections, where there are enough pieces."""
+    return settings.load.connections
+
+
+@pytest.mark.row("R4", "A4", "O7")
+def test_proofs_are_kept_as_the_page_says_listed_and_a_damaged_one_is_named(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    source.cut()
+    assert "no proofs yet" in called(tmp_path, settings, "archive", "proofs").output
+    load.run(settings)
+    answer = called(tmp_path, settings, "archive", "prove", "--json")
+    assert (answer.exit_code, json.loads(answer.output)["verdict"]) == (0, "equal")
+    listed = called(tmp_path, settings, "archive", "proofs", "--tables").output
+    assert "3 of 3" in listed
+    assert "d.t: equal, 60 rows, checksum " in listed
+    assert json.loads(called(tmp_path, settings, "archive", "proofs", "--json").output)[0]["rows"] == 90
+    assert ": equal, 90 rows" in called(tmp_path, settings, "archive", "ls").output
+    assert json.loads(called(tmp_path, settings, "archive", "ls", "--json").output)["proof"]["verdict"] == "equal"
+    (key,) = (each.key for each in source.archive.store.list("proofs/"))
+    target.execute("DELETE FROM d.t LIMIT 1")
+    assert called(tmp_path, settings, "archive", "prove").exit_code == 1
+    shown = formats.Shown()
+    for each in source.archive.store.list("proofs/"):
+        shown.check("proof", json.loads(source.archive.store.get(each.key)))
+    assert {each.split("/")[1] for each in shown.missing("proof")} <= {"only", "unexpected", "losses", "tables"}
+    for each in source.archive.store.list("proofs/"):
+        if each.key != key:
+            source.archive.store.delete(each.key)
+    text = source.archive.store.get(key)
+    source.archive.store.put(key, text.replace(b'"rows": 60', b'"rows": 61'))
+    assert read_proofs(source.archive) == ()
+    assert [each.key for each in verify(source.archive).problems] == [key]
+
+
+@pytest.mark.row("R4")
+def test_a_unique_key_whose_first_column_is_text_is_proved_as_a_whole(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"unit_bytes": 1 << 16})})
+    text = column(1, "word", MysqlType.VARCHAR, flag=1)
+    source.create_table(
+        "w", [text, column(2, "n")], pk_is_handle=False, index_info=[index(1, "u", ("word", 0), unique=True)]
+    )
+    for at in range(3):
+        with source.txn() as t:
+            for n in range(2000):
+                t.insert("w", word=f"{at}-{n:050d}".encode(), n=n)
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    proof = run_proof(settings)
+    assert proof.equal
+    assert len(table(proof, "d.w").ranges) == 1
+    target.execute("UPDATE d.w SET n = n + 1 LIMIT 1")
+    assert outcomes(run_proof(settings)) == {"d.w": Outcome.DIFFERENT}
