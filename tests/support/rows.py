@@ -19,7 +19,7 @@ ROWS = (
     + [f"A{n}" for n in range(1, 8)]
     + [f"S{n}" for n in range(1, 4)]
     + [f"L{n}" for n in range(1, 9)]
-    + [f"R{n}" for n in range(1, 8)]
+    + [f"R{n}" for n in range(1, 9)]
     + [f"O{n}" for n in range(1, 11)]
 )
 

@@ -51,5 +51,5 @@ def before_txn(archive: Archive, ts: int) -> Tso:
                 return Tso(int(hits[0]) - 1)
     raise UsageError(
         f"the archive has no transaction whose start or commit ts is {show(ts)}",
-        hint=f"a start ts is looked for in the {_OPEN_H} hours after it",
+        hint=f"a start ts is looked for in the {_OPEN_H} hours after it; `pumphouse archive find` lists transactions",
     )

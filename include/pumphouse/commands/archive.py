@@ -33,8 +33,8 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.commands.moments import read_time
-from pumphouse.commands.nodes import clock_time
+from pumphouse.commands.find import find_command
+from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.proof import proofs_command, prove_command
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.errors import UsageError
@@ -52,25 +52,8 @@ def _open(settings: Settings) -> tuple[Archive, Cluster]:
     return parts.archive, parts.cluster
 
 
-_TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
-
-
 def _print_json(value: Any) -> None:
     click.echo(json.dumps(with_times(value), indent=2))
-
-
-def with_times(value: Any) -> Any:
-    """A JSON value with the clock time (``…_time``) beside every TSO in it."""
-    if isinstance(value, list | tuple):
-        return [with_times(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    out: dict[str, Any] = {}
-    for name, each in value.items():
-        out[name] = with_times(each)
-        if isinstance(each, int) and (name.endswith("_ts") or name in _TIMES):
-            out[f"{name.removesuffix('_ts')}_time" if name != "ts" else "time"] = clock_time(each)
-    return out
 
 
 @contextlib.contextmanager
@@ -387,6 +370,9 @@ def show_command(context: Context, *, which: str) -> None:
     raise UsageError(
         f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.genesis().ts)} to {show(opened.end())}"
     )
+
+
+archive.add_command(find_command)
 
 
 @archive.command("verify")

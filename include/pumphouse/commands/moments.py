@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, physical_ms, to_datetime
 from pumphouse.settings import Settings
+
+# Names of TSOs in JSON, beside those that end in _ts.
+_TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
 
 
 def read_time(settings: Settings, text: str, now: Callable[[], Tso] | None = None, word: str = "now") -> Tso:
@@ -26,3 +30,22 @@ def read_time(settings: Settings, text: str, now: Callable[[], Tso] | None = Non
     if moment.text not in (str(int(moment.ts)), "now"):
         click.echo(str(moment), err=True)
     return moment.ts
+
+
+def clock_time(ts: int) -> str | None:
+    """ISO time of a TSO; None for what is none (0, the largest)."""
+    return to_datetime(ts).isoformat(timespec="milliseconds") if 0 < physical_ms(ts) < 253_402_300_800_000 else None
+
+
+def with_times(value: Any) -> Any:
+    """A JSON value with the clock time (``…_time``) beside every TSO in it."""
+    if isinstance(value, list | tuple):
+        return [with_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    out: dict[str, Any] = {}
+    for name, each in value.items():
+        out[name] = with_times(each)
+        if isinstance(each, int) and (name.endswith("_ts") or name in _TIMES):
+            out[f"{name.removesuffix('_ts')}_time" if name != "ts" else "time"] = clock_time(each)
+    return out

@@ -15,9 +15,9 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
 from pumphouse.client.go_gc import GoLimits
-from pumphouse.commands.moments import read_time
+from pumphouse.commands.moments import clock_time, read_time
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
-from pumphouse.model.tso import Tso, logical, physical_ms, show, to_datetime
+from pumphouse.model.tso import Tso, logical, physical_ms, show
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.rpc.operator import proof
@@ -34,11 +34,6 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 def open_registry(settings: Settings, *, create: bool = False) -> Cluster:
     """The cluster of the settings; one that is not there is not made."""
     return open_cluster(settings.cluster, settings.tls, create=create)
-
-
-def clock_time(ts: int) -> str | None:
-    """ISO time of a TSO; None for what is none (0, the largest)."""
-    return to_datetime(ts).isoformat(timespec="milliseconds") if 0 < physical_ms(ts) < 253_402_300_800_000 else None
 
 
 def print_json(value: Any) -> None:

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, read_proofs
-from pumphouse.cli import Context, pass_context
-from pumphouse.commands.nodes import clock_time, json_option, print_json
+from pumphouse.cli import Context, archive_option, pass_context
+from pumphouse.commands.moments import clock_time
+from pumphouse.commands.nodes import json_option, print_json
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 
@@ -63,6 +64,7 @@ def prove_command(
 
 @click.command("proofs")
 @click.option("--tables", "with_tables", is_flag=True, help="List the tables of each, too.")
+@archive_option
 @json_option
 @pass_context
 def proofs_command(context: Context, *, with_tables: bool, as_json: bool) -> None:

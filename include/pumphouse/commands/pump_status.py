@@ -10,7 +10,8 @@ import grpc
 
 from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
-from pumphouse.commands.nodes import clock_time, json_option, open_registry, print_json, print_table
+from pumphouse.commands.moments import clock_time
+from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
 from pumphouse.errors import PumpUnavailable, UsageError
 from pumphouse.model.node import NodeStatus
 from pumphouse.model.tso import show

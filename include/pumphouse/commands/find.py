@@ -1,0 +1,139 @@
+"""``pumphouse archive find``: which transaction did it, and which moments lie just before it and at it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from pumphouse.cli import Context, archive_option, pass_context
+from pumphouse.commands.moments import read_time, with_times
+from pumphouse.errors import UsageError
+from pumphouse.model.tso import Tso, show
+from pumphouse.parts import Parts
+from pumphouse.progress import bar
+
+if TYPE_CHECKING:
+    from pumphouse.restore.find import Found
+
+_ROWS, _DDL = ("insert", "update", "delete"), "ddl"
+
+
+@click.command("find")
+@click.option("--from", "since", required=True, metavar="TIME", help="Changes that were committed after this TIME.")
+@click.option(
+    "--to",
+    default="latest",
+    show_default=True,
+    metavar="TIME",
+    help="Changes up to this TIME, inclusive, or to latest, the archive's end.",
+)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="DB.TABLE",
+    help="Of this table, under every name and id that it has in the range; also a pattern (shop.*). Repeatable. "
+    "Default: all.",
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="VALUE[,VALUE]",
+    help="Of the row with this primary key, before or after the change; needs --table. Repeatable.",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([*_ROWS, _DDL]),
+    help="Only this kind; repeatable. Default: all, and with --key or --rows those of rows.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Only transactions with at least N such row changes.",
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Stop after so many.")
+@archive_option
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@pass_context
+def find_command(
+    context: Context,
+    since: str,
+    to: str,
+    tables: tuple[str, ...],
+    keys: tuple[str, ...],
+    kinds: tuple[str, ...],
+    rows: int,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Find the transactions and DDLs that changed something, with the moments just before each and at it.
+
+    Paste a moment into `pumphouse restore --to`. It needs the archive alone, and no cluster.
+    """
+    from pumphouse.archive.view import read_view
+    from pumphouse.commands.load import print_losses
+    from pumphouse.loader.losses import losses_of
+    from pumphouse.restore.find import Sought, find
+    from pumphouse.restore.plan import LATEST, parse_moment
+
+    if keys and len(tables) != 1:
+        raise UsageError("--key is of one table", hint="name it: --table DB.TABLE")
+    settings = context.settings
+    after, asked = read_time(settings, since), parse_moment(to, partial(read_time, settings, word=LATEST))
+    with Parts(settings) as parts, bar(enabled=not as_json) as tell:
+        archive = parts.readable_archive
+        begin = Tso(max(after, archive.genesis().ts))
+        view = read_view(archive, since=begin)
+        upto = view.end if asked is None else Tso(min(asked, view.end))
+        if begin >= upto:
+            raise UsageError(
+                f"nothing lies between {show(after)} and {show(upto if asked is None else asked)} in the archive",
+                hint=f"it covers {show(archive.genesis().ts)} to {show(view.end)}",
+            )
+        sought = Sought(
+            after=begin,
+            upto=upto,
+            tables=tables,
+            keys=keys,
+            kinds=frozenset(kinds or (_ROWS if keys or rows > 1 else (*_ROWS, _DDL))),
+            rows=rows,
+        )
+        losses = losses_of(view.windows, after=begin, upto=upto)
+        found, shown = find(archive, view, sought, tell), []
+        for each in islice(found, limit):
+            if as_json:
+                shown.append(each.to_dict())
+            else:
+                _print(each)
+            last = each.commit_ts
+        more = next(found, None) is not None
+    if as_json:
+        said = {"after_ts": begin, "upto_ts": upto, "found": shown, "more": more}
+        click.echo(json.dumps(with_times(said | asdict(losses)), indent=2, ensure_ascii=False))
+        return
+    if more:
+        click.echo(f"there are more: the same with --from {last} goes on")
+    click.echo(
+        f"searched from {show(begin)} to {show(upto)}{'' if asked in (None, upto) else ', where the archive ends'}"
+    )
+    if begin > after:
+        click.echo("  ! the archive begins there")
+    print_losses(losses)
+
+
+def _print(found: Found) -> None:
+    what = f"{found.action} (job {found.job_id}): {found.query}" if found.action else "; ".join(map(str, found.tables))
+    click.echo(f"{show(found.commit_ts)}  {what}")
+    click.echo(f"    start ts {found.start_ts}; just before it: --to {found.before}; with it: --to {found.commit_ts}")

@@ -1,0 +1,353 @@
+"""Which transactions changed what between two moments: where a restore is to stop (`pumphouse archive find`).
+
+Manifests say which segments have rows of a table. These are read in commit order, one of each Pump at a time, and
+their row changes are filtered as columns. An object is made for each transaction that is found, and for no row.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.segment import read_segment
+from pumphouse.archive.view import ArchiveView
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, walk
+from pumphouse.codec.layout import arrow_field
+from pumphouse.errors import CodecError, UnknownTable, UsageError
+from pumphouse.loader.decode import Layouts, groups_of
+from pumphouse.loader.held import images_of
+from pumphouse.loader.keys import key_columns
+from pumphouse.loader.report import Progress
+from pumphouse.loader.tables import Wanted
+from pumphouse.loader.work import SegmentPart, pieces_of
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import DdlEvent, TableVersion
+
+ROWS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
+DDL = "ddl"
+KINDS = (*ROWS, DDL)
+_COLUMNS = ("commit_ts", "start_ts", "parts", "payload")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """What is looked for in (after, upto].
+
+    Args:
+        after: commit ts, exclusive.
+        upto: commit ts, inclusive.
+        tables: ``database.table``, also as patterns; () = all but the system's. A table is meant under every name and
+            id that it has in the range, where one of its names in the range fits.
+        keys: primary keys, of several columns as a line of CSV; () = all rows.
+        kinds: of `KINDS`.
+        rows: a transaction has at least so many row changes of these.
+    """
+
+    after: Tso
+    upto: Tso
+    tables: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    kinds: frozenset[str] = frozenset(KINDS)
+    rows: int = 1
+
+    def names(self, db: str, table: str) -> bool:
+        """Whether a table of this name is looked for."""
+        if not self.tables:
+            return not is_system(db)
+        return any(fnmatchcase(f"{db}.{table}".lower(), each.lower()) for each in self.tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Row changes of one table that were looked for; ``table``: its name when they were committed."""
+
+    table: str
+    table_id: int
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.inserted + self.updated + self.deleted
+
+    def __str__(self) -> str:
+        kinds = ((self.inserted, "inserted"), (self.updated, "updated"), (self.deleted, "deleted"))
+        return f"{self.table}: {', '.join(f'{count:,} {kind}' for count, kind in kinds if count)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One transaction, or one DDL (``action`` is not '')."""
+
+    commit_ts: Tso
+    start_ts: Tso
+    tables: tuple[Touched, ...] = ()
+    action: str = ""
+    job_id: int = 0
+    query: str = ""
+
+    @property
+    def before(self) -> Tso:
+        """The newest moment without it; at ``commit_ts`` it is there."""
+        return Tso(self.commit_ts - 1)
+
+    @property
+    def rows(self) -> int:
+        """Row changes that were looked for."""
+        return sum(each.rows for each in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {**asdict(self), "rows": self.rows, "before_ts": self.before, "at_ts": self.commit_ts}
+
+
+def find(archive: Archive, view: ArchiveView, sought: Sought, tell: Progress) -> Iterator[Found]:
+    """What is looked for, in commit order, as it is read.
+
+    Args:
+        archive: where the segments are.
+        view: of the archive from ``sought.after`` or earlier on; it reaches ``sought.upto``.
+        sought: what.
+        tell: told of each segment.
+
+    Raises:
+        UnknownTable: no table in the range fits.
+        UsageError: a key is none of its table.
+        BadSegment, CodecError: an object is damaged.
+    """
+    finder = _Finder(archive, view, sought, tell)
+    yield from heapq.merge(finder.transactions(), finder.ddls(), key=lambda each: each.commit_ts)
+
+
+class _Finder:
+    def __init__(self, archive: Archive, view: ArchiveView, sought: Sought, tell: Progress) -> None:
+        self._archive, self._sought, self._tell = archive, sought, tell
+        self._windows = view.between(sought.after, sought.upto)
+        self._timeline = view.timeline
+        self._chosen = _chosen(view.timeline, sought)
+        self._layouts = Layouts(view.timeline)
+        self._ops = np.array([op for kind, op in ROWS.items() if kind in sought.kinds], np.uint8)
+        self._keys: dict[tuple[int, int], tuple[Wanted, list[list[pa.Scalar]]]] = {}
+
+    def transactions(self) -> Iterator[Found]:
+        """Of rows; none where only DDLs are looked for."""
+        found = {table_id for window in self._windows for each in window.segments for table_id in each.tables}
+        ids = frozenset(each for each in found if self._is_chosen(each))
+        if not len(self._ops) or not ids:
+            return
+        sought = self._sought
+        pieces = list(pieces_of(self._windows, sought.after, sought.upto, ids))
+        done = itertools.count(1)
+        self._tell("reading segments", 0, len(pieces))
+
+        def told(piece: SegmentPart) -> Iterator[pa.RecordBatch]:
+            store, columns = self._archive.store, _COLUMNS
+            yield from read_segment(
+                store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop
+            )
+            self._tell("reading segments", next(done), len(pieces))
+
+        wanted = np.array(sorted(ids), np.int64)
+        for _, window in itertools.groupby(pieces, key=lambda piece: piece.window):
+            of_pump: dict[str, list[SegmentPart]] = defaultdict(list)
+            for piece in window:
+                of_pump[piece.segment.node_id].append(piece)
+            streams = []
+            for some in of_pump.values():
+                some.sort(key=lambda piece: piece.segment.min_commit_ts)
+                batches = itertools.chain.from_iterable(map(told, some))
+                streams.append(self._whole(part for batch in batches for part in self._in_batch(batch, wanted)))
+            yield from heapq.merge(*streams, key=lambda each: each.commit_ts)
+
+    def ddls(self) -> Iterator[Found]:
+        """DDLs of the tables that are looked for; of all, those that a target could see."""
+        sought = self._sought
+        if DDL not in sought.kinds:
+            return
+        events = [each for each in self._timeline.ddls(sought.after, sought.upto) if self._is_sought(each)]
+        started = {
+            each.commit_ts: each.start_ts for each in self._archive.jobs(self._windows, sought.after, sought.upto)
+        }
+        for event in events:
+            yield Found(
+                commit_ts=event.commit_ts,
+                start_ts=started.get(event.commit_ts, Tso(0)),
+                action=event.action.name,
+                job_id=event.job.id,
+                query=event.job.query,
+            )
+
+    def _is_chosen(self, table_id: int) -> bool:
+        """Whether rows under an id, which may be a partition's, are looked for."""
+        of = self._timeline.partitions.get(table_id)
+        if self._sought.tables:
+            return table_id in self._chosen or of in self._chosen
+        known = self._timeline.versions.get(table_id) or self._timeline.versions.get(of or table_id)
+        return not known or not is_system(known[-1].db)
+
+    def _is_sought(self, event: DdlEvent) -> bool:
+        if event.silent:
+            return False
+        named = any(self._sought.names(*side.name) for change in event.changes for side in change.sides)
+        databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
+        whole = any(self._sought.names(name, "*") for name in databases)
+        # Of one with a problem nobody knows what else it changed.
+        return named or whole or bool(event.problem) or bool(event.table_ids & self._chosen)
+
+    def _whole(self, parts: Iterator[Found]) -> Iterator[Found]:
+        """Transactions, of which each may have come in several parts, that have as many rows as are looked for."""
+        for _, same in itertools.groupby(parts, key=lambda each: (each.commit_ts, each.start_ts)):
+            first, *more = same
+            whole = replace(first, tables=_sum(each for part in (first, *more) for each in part.tables))
+            if whole.rows >= self._sought.rows:
+                yield whole
+
+    def _in_batch(self, batch: pa.RecordBatch, wanted: np.ndarray) -> Iterator[Found]:
+        commit_ts, start_ts, parts = (batch.column(name).to_numpy() for name in _COLUMNS[:3])
+        try:
+            found = walk(batch.column("payload"))
+        except CodecError as error:
+            at = int(error.txn or 0)
+            raise CodecError(
+                f"transaction (start {start_ts[at]}, commit {commit_ts[at]}): {error}", **error.facts
+            ) from error
+        found = found.take(np.isin(found.table_id, wanted) & np.isin(found.op, self._ops))
+        if self._sought.keys:
+            found = found.take(self._with_key(found, commit_ts[found.txn]))
+        count = np.bincount(found.txn, minlength=batch.num_rows)
+        enough = (count >= self._sought.rows) | ((parts > 1) & (count > 0))
+        found = found.take(enough[found.txn])
+        kinds, rows = np.unique(
+            np.stack([found.txn, found.table_id, found.op.astype(np.int64)]), axis=1, return_counts=True
+        )
+        for txn, some in itertools.groupby(zip(*kinds.tolist(), rows.tolist(), strict=True), key=lambda each: each[0]):
+            ts = Tso(int(commit_ts[txn]))
+            touched = (self._touched(table_id, op, many, ts) for _, table_id, op, many in some)
+            yield Found(commit_ts=ts, start_ts=Tso(int(start_ts[txn])), tables=_sum(touched))
+
+    def _touched(self, table_id: int, op: int, rows: int, ts: Tso) -> Touched:
+        try:
+            version = self._timeline.at_ts(table_id, ts)
+            name, table_id = ".".join(version.name), version.table.id
+        except UnknownTable:
+            name = f"table {table_id}"
+        inserted, updated, deleted = (rows * (op == each) for each in (INSERT, UPDATE, DELETE))
+        return Touched(table=name, table_id=table_id, inserted=inserted, updated=updated, deleted=deleted)
+
+    def _with_key(self, found: Mutations, commit_ts: np.ndarray) -> np.ndarray:
+        """Mask of the changes whose row has one of the keys, before or after."""
+        mask, place = np.zeros(len(found), np.bool_), np.zeros(len(found), np.int64)
+        for table_id in np.unique(found.table_id):
+            rows = found.table_id == table_id
+            ends = [each.commit_ts for each in self._timeline.versions.get(self._logical(int(table_id)), ())]
+            place[rows] = np.searchsorted(np.array(ends, np.int64), commit_ts[rows], "right")
+        for rows in groups_of(found.table_id, place, found.schema_version, found.op):
+            table_id, ts, op = int(found.table_id[rows[0]]), int(commit_ts[rows[0]]), int(found.op[rows[0]])
+            version = self._timeline.at_ts(table_id, ts)
+            written = self._timeline.at_version(table_id, int(found.schema_version[rows[0]]))
+            wanted, keys = self._key_of(version)
+            layout = self._layouts.of(wanted, written, wanted.key)
+            images = images_of(found.data, found.row_start[rows], found.row_len[rows], op, wanted, layout, None)
+            for each in images if op == UPDATE else (images,):
+                for key in keys:
+                    mask[rows] |= _equal(each, wanted.key, key)
+        return mask
+
+    def _logical(self, table_id: int) -> int:
+        return table_id if table_id in self._timeline.versions else self._timeline.partitions.get(table_id, table_id)
+
+    def _key_of(self, version: TableVersion) -> tuple[Wanted, list[list[pa.Scalar]]]:
+        """A table's version, and the keys as its columns have them; UsageError."""
+        at = (version.table.id, version.schema_version)
+        if at not in self._keys:
+            name, key = ".".join(version.name), key_columns(version.table)
+            if not key:
+                raise UsageError(f"{name} has no key", hint="leave --key out")
+            wanted = Wanted(
+                table_id=version.table.id, db=version.db, table=version.table, schema_version=version.schema_version,
+                key=key, epoch=0,
+            )  # fmt: skip
+            self._keys[at] = wanted, [_scalars(wanted, text) for text in self._sought.keys]
+        return self._keys[at]
+
+
+def _chosen(timeline: Timeline, sought: Sought) -> frozenset[int]:
+    """Ids of the tables that have a name which is looked for, at some moment of the range; UnknownTable."""
+    if not sought.tables:
+        return frozenset()
+    found = set()
+    for table_id, versions in timeline.versions.items():
+        for version, after in itertools.zip_longest(versions, versions[1:]):
+            there = version.commit_ts <= sought.upto and (after is None or after.commit_ts > sought.after)
+            if there and not version.dropped and sought.names(*version.name):
+                found.add(table_id)
+    if not found:
+        raise UnknownTable(
+            f"no table is called {' or '.join(sought.tables)} between these moments",
+            hint="`pumphouse schema show --at TIME` lists those of a moment",
+        )
+    return frozenset(found)
+
+
+def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:
+    """One for each table, in the order of first touch."""
+    found: dict[tuple[str, int], Touched] = {}
+    for each in touched:
+        at = (each.table, each.table_id)
+        have = found.get(at, Touched(table=each.table, table_id=each.table_id))
+        found[at] = replace(
+            have, inserted=have.inserted + each.inserted, updated=have.updated + each.updated,
+            deleted=have.deleted + each.deleted,
+        )  # fmt: skip
+    return tuple(found.values())
+
+
+def _scalars(wanted: Wanted, text: str) -> list[pa.Scalar]:
+    """A key as somebody types it, in the types of its columns; UsageError."""
+    columns = [column for name in wanted.key for column in wanted.table.public_columns if column.name == name]
+    said = [text] if len(columns) == 1 else next(csv.reader([text]), [])
+    of = f"the key of {wanted.db}.{wanted.table.name} ({', '.join(wanted.key)})"
+    if len(said) != len(columns):
+        raise UsageError(f"{text!r} has {len(said)} values, {of} has {len(columns)}", hint="as --key 7,abc")
+    found = []
+    for column, value in zip(columns, said, strict=True):
+        field, elems = arrow_field(column), column.type.elems
+        try:
+            if pa.types.is_large_binary(field.type):
+                plain = (
+                    bytes.fromhex(value[2:])
+                    if value.startswith("0x") and field.metadata.get(b"binary")
+                    else value.encode()
+                )
+                found.append(pa.scalar(plain, field.type))
+            elif pa.types.is_integer(field.type):
+                found.append(pa.scalar(elems.index(value) + 1 if value in elems else int(value), field.type))
+            else:
+                found.append(pa.scalar(float(value) if pa.types.is_floating(field.type) else value, field.type))
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise UsageError(f"{value!r} is no value of {column.name} in {of}") from error
+    return found
+
+
+def _equal(rows: pa.RecordBatch, names: Sequence[str], key: Sequence[pa.Scalar]) -> np.ndarray:
+    """Mask of the rows with a key."""
+    mask = np.ones(rows.num_rows, np.bool_)
+    for name, value in zip(names, key, strict=True):
+        equal = pc.fill_null(pc.equal(rows.column(name), value), False)
+        mask &= equal.to_numpy(zero_copy_only=False)
+    return mask
