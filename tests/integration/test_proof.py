@@ -17,6 +17,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
 from pumphouse.loader import decode
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.proof import gather, prove
@@ -526,3 +527,40 @@ def test_a_unique_key_whose_first_column_is_text_is_proved_as_a_whole(
     assert len(table(proof, "d.w").ranges) == 1
     target.execute("UPDATE d.w SET n = n + 1 LIMIT 1")
     assert outcomes(run_proof(settings)) == {"d.w": Outcome.DIFFERENT}
+
+
+@pytest.mark.row("R1", "R3", "R4")
+def test_a_restore_is_verified_whole_and_in_parts(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    at = source.tick()
+    churn.work(5)
+    source.cut()
+    into = ("restore", "--into", "target", "--verify", "--to")
+    whole = called(tmp_path, settings, *into, str(at), "--replace", server_name(settings.target))
+    assert whole.exit_code == 0, whole.output
+    assert "restored to" in whole.output
+    assert "3 of 3 tables equal" in whole.output
+    # Beside the live rows, of another moment and under another name.
+    part = called(tmp_path, settings, *into, "latest", "--table", "d.t", "--as", "back.t_then", "--json")
+    assert part.exit_code == 0, part.output
+    proof = json.loads(part.stdout)["proof"]
+    assert (proof["verdict"], proof["rows"]) == ("equal", len(source.tables["t"].rows))
+    assert called(tmp_path, settings, "archive", "prove").exit_code == 0
+    take = gather.Spill.take
+
+    def lacking(self: gather.Spill, table_id: int, bucket: int) -> Any:
+        rows, copies = take(self, table_id, bucket)
+        return rows and rows.slice(1), copies if copies is None else copies[1:]
+
+    monkeypatch.setattr(gather.Spill, "take", lacking)
+    red = called(tmp_path, settings, *into, "latest", "--table", "d.%", "--into-database", "other")
+    assert red.exit_code == 1
+    assert "DIFFERENT" in red.output
+    assert "d.k (other.k on the target): all rows: " in red.output
+    refused = called(tmp_path, settings, *into, "latest", "--dry-run")
+    assert isinstance(refused.exception, UsageError)

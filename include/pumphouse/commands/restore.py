@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 
 import click
@@ -14,6 +14,7 @@ import click
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.load import naming, print_losses, print_steps
 from pumphouse.commands.moments import read_time
+from pumphouse.commands.proof import print_proof
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
@@ -70,6 +71,11 @@ _MOST = 20
     is_flag=True,
     help="Begin an unfinished restore to the same moment from its first step; with --table, give up any other.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Then prove that the rows are those of the archive, as `archive prove` does; exit code 1 if anything differs.",
+)
 @click.option("--verbose", is_flag=True, help="Print each window, each DDL and each table of the plan.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -88,6 +94,7 @@ def restore(
     run_id: str,
     accept_losses: bool,
     anew: bool,
+    verify: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -102,6 +109,8 @@ def restore(
     settings, section = _aimed(context.settings, into, parts=bool(tables))
     if tables and (replace or task):
         raise UsageError("with --table nothing is replaced, and no load goes on: --replace and --task have no meaning")
+    if verify and dry_run:
+        raise UsageError("a dry run restores nothing that could be verified: leave --verify out")
     if not tables and (called or into_database):
         raise UsageError("--as and --into-database need --table")
     with naming(into if section == "target" else "target"):
@@ -125,13 +134,31 @@ def restore(
                     progress=progress,
                     **typed,
                 )
+            if not as_json:
+                _print_done(done)
+            if verify:
+                done = _verified(settings, done, section, task, as_json=as_json)
     if as_json:
-        windows = [asdict(window) for window in done.plan.windows]
+        windows = [dataclasses.asdict(window) for window in done.plan.windows]
         click.echo(json.dumps({**done.to_dict(), "windows": windows}, indent=2))
     elif dry_run:
         _print_plan(done, latest=asked is None, verbose=verbose)
-    else:
-        _print_done(done)
+    elif done.proof is not None:
+        print_proof(done.proof)
+    if done.proof is not None and not done.proof.equal:
+        sys.exit(1)
+
+
+def _verified(
+    settings: Settings, done: RestoreReport, section: Place, task: str | None, *, as_json: bool
+) -> RestoreReport:
+    """The report, with what is found when the rows are held against the archive."""
+    from pumphouse.runs.proof import prove_restored
+
+    with bar(enabled=not as_json) as progress:
+        return dataclasses.replace(
+            done, proof=prove_restored(settings, done, into=section, task=task, progress=progress)
+        )
 
 
 def _aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Place]:

@@ -28,10 +28,10 @@ def checksums(rows: pa.Table, columns: Sequence[Proven]) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
-def total(sums: np.ndarray, copies: np.ndarray | None = None) -> int:
+def total(sums: np.ndarray, copies: np.ndarray) -> int:
     """Their sum modulo 2^64; ``copies``: how often each row is there."""
     with np.errstate(over="ignore"):
-        return int((sums if copies is None else sums * copies.astype(np.uint64)).sum(dtype=np.uint64))
+        return int((sums * copies.astype(np.uint64)).sum(dtype=np.uint64))
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.RecordBatch]:

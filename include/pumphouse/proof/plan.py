@@ -24,6 +24,7 @@ from pumphouse.model.tso import show
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import Effect, Reach, Rows
 from pumphouse.schema.alter import match_columns
+from pumphouse.schema.route import Routes
 from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import LoadSettings
 
@@ -127,9 +128,9 @@ def _same_values(old: FieldType, new: FieldType) -> bool:
     return MysqlType.YEAR not in (old.tp, new.tp) or old.tp == new.tp
 
 
-def digest_of(plan: RestorePlan) -> str:
-    """SHA-256 of what the archive's side is computed from, whatever the archive got since."""
-    digest = hashlib.sha256(f"{plan.to} {plan.routes or ''}".encode())
+def digest_of(plan: RestorePlan, routes: Routes) -> str:
+    """SHA-256 of what the archive's side is computed from, whatever the archive got since, and of names there."""
+    digest = hashlib.sha256(f"{plan.to} {routes or ''}".encode())
     for work in plan.works:
         digest.update(work.plan.digest().encode())
         for piece in work.pieces:

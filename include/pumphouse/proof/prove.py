@@ -62,7 +62,7 @@ class Given:
         whole: all tables were asked for; so others there are unexpected.
         target: the server.
         section: of the settings, which names it.
-        stand: where it stands.
+        stand: where it stands; None of tables that lie there by themselves.
         dialect: of the server.
         routes: what tables are called there.
         load: how many connections, and how tables are cut.
@@ -76,7 +76,7 @@ class Given:
     whole: bool
     target: TargetSettings
     section: str
-    stand: Stand
+    stand: Stand | None
     dialect: Dialect
     routes: Routes
     load: LoadSettings

@@ -52,6 +52,16 @@ class ColumnThere:
     computed: bool
 
 
+def known_dialect(connection: TargetConnection) -> Dialect:
+    """What kind of server it is; UsageError where this release has no checksums in its SQL."""
+    if connection.dialect is Dialect.TIDB:
+        raise UsageError(
+            f"target {connection.name} is a TiDB, whose checksums this release cannot ask for",
+            hint="pumphouse diff compares it with the source, row by row",
+        )
+    return connection.dialect
+
+
 def stand_of(connection: TargetConnection, task: str) -> Stand:
     """Where a target stands, in this session's snapshot.
 
@@ -61,11 +71,6 @@ def stand_of(connection: TargetConnection, task: str) -> Stand:
         TargetBusy: a load is under way.
     """
     name = connection.name
-    if connection.dialect is Dialect.TIDB:
-        raise UsageError(
-            f"target {name} is a TiDB, whose checksums this release cannot ask for",
-            hint="pumphouse diff compares it with the source, row by row",
-        )
     found = {each.task: each for each in read_all(connection)} if has_checkpoints(connection) else {}
     checkpoint = found.get(task)
     if checkpoint is None:
@@ -96,8 +101,10 @@ def stand_of(connection: TargetConnection, task: str) -> Stand:
 
 
 @contextmanager
-def snapshots(settings: TargetSettings, count: int, stand: Stand, section: str) -> Iterator[list[TargetConnection]]:
-    """Sessions that all see the target as it stands there.
+def snapshots(
+    settings: TargetSettings, count: int, stand: Stand | None, section: str
+) -> Iterator[list[TargetConnection]]:
+    """Sessions that all see the target as it stands there; None = as it is.
 
     Raises:
         TargetAhead: it has gone on.
@@ -108,8 +115,8 @@ def snapshots(settings: TargetSettings, count: int, stand: Stand, section: str) 
             session = TargetConnection.open(settings, owner=True, session=DUMP, section=section)
             stack.callback(session.close)
             begin_snapshot(session)
-            found = stand_of(session, stand.task)
-            if found != stand:
+            found = None if stand is None else stand_of(session, stand.task)
+            if stand is not None and found is not None and found != stand:
                 raise TargetAhead(
                     f"target {session.name} went on to {show(found.at)} since the proof of {show(stand.at)} began",
                     hint="prove where it stands now: leave --to out",

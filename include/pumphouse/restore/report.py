@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse.archive.proofs import Proof
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso
 from pumphouse.restore.check import TargetCheck
@@ -22,13 +23,17 @@ class ShownPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do."""
+    """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do.
+
+    ``proof``: what was found when the rows were held against the archive; None: nobody asked.
+    """
 
     plan: RestorePlan
     target: str
     dry_run: bool
     load: LoadReport
     check: TargetCheck | None = None
+    proof: Proof | None = None
 
     @property
     def shown(self) -> ShownPlan:
@@ -46,4 +51,5 @@ class RestoreReport:
             "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
             "load": self.load.to_dict(),
+            "proof": None if self.proof is None else self.proof.summary(),
         }

@@ -1,4 +1,4 @@
-"""Hold the rows of a target against the archive, at the moment where it stands: what `pumphouse archive prove` does."""
+"""Hold the rows of a server against the archive: what `archive prove` and `restore --verify` do."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from pumphouse.mysql import DUMP
 from pumphouse.parts import Parts
 from pumphouse.proof.plan import digest_of, subjects
 from pumphouse.proof.prove import Given, Prover
-from pumphouse.proof.servers import Stand, stand_of
-from pumphouse.restore.check import Into
+from pumphouse.proof.servers import Stand, known_dialect, stand_of
+from pumphouse.restore.check import Into, Place, named_target
+from pumphouse.restore.parts import TASK, PartsPlan, own_schema
 from pumphouse.restore.plan import plan_restore
+from pumphouse.restore.report import RestoreReport
+from pumphouse.schema.route import Routes
 from pumphouse.settings import Settings
 
 
@@ -60,7 +63,7 @@ def prove(
         archive = parts.readable_archive
         archive.genesis()
         with TargetConnection.open(target, session=DUMP, section=on) as connection:
-            stand, dialect = stand_of(connection, task), connection.dialect
+            dialect, stand = known_dialect(connection), stand_of(connection, task)
             left_out = read_left_out(connection, task)
         if stand.cluster_id != archive.cluster_id:
             raise LoadError(
@@ -88,20 +91,6 @@ def prove(
         unknown = sorted(set(only) - {each.name.lower() for each in found})
         if unknown:
             raise UsageError(f"there is no table {', '.join(unknown)} at {show(moment)}", hint="pumphouse schema show")
-        if begun is None or begun.plan_sha256 != digest_of(plan):
-            begun = Proof(
-                cluster_id=archive.cluster_id,
-                attempt=attempt_id(),
-                at=moment,
-                base=plan.base,
-                plan_sha256=digest_of(plan),
-                target=address(target),
-                task=task,
-                fence=stand.fence,
-                only=only,
-                begun_ms=int(clock.now() * 1000),
-                losses=tuple(plan.losses.lines()),
-            )
         given = Given(
             archive=archive,
             view=view,
@@ -116,7 +105,70 @@ def prove(
             load=load,
             archive_settings=settings.archive,
         )
-        return Prover(given, begun, progress, clock).run()
+        return _carried_out(given, begun, only, task, progress, clock)
+
+
+def prove_restored(
+    settings: Settings, report: RestoreReport, *, into: Place, task: str | None = None, progress: Progress = silent
+) -> Proof:
+    """Compare what a restore has built with the archive: `pumphouse restore --verify`.
+
+    Of a restore of parts, its tables at their places; nothing says there that nobody has changed them since.
+
+    Args:
+        settings: as the restore had them.
+        report: of the restore.
+        into: section of the settings that names the server.
+        task: as the restore had it.
+        progress: told of each step.
+    """
+    plan = report.plan
+    if not isinstance(plan, PartsPlan):
+        on: Into = "target" if into == "target" else "restore_target"
+        return prove(settings, on=on, at=plan.to, task=task, progress=progress)
+    target, only = own_schema(named_target(settings, into)), tuple(sorted(each.table.lower() for each in plan.placed))
+    with Parts(settings) as parts:
+        archive = parts.readable_archive
+        view = read_view(archive, upto=plan.to)
+        with TargetConnection.open(target, session=DUMP, section=into) as connection:
+            dialect = known_dialect(connection)
+        given = Given(
+            archive=archive,
+            view=view,
+            plan=plan,
+            subjects=subjects(view, plan, plan.rules, {}, only),
+            whole=False,
+            target=target,
+            section=into,
+            stand=None,
+            dialect=dialect,
+            routes=Routes.of({}, {each.table: ".".join(each.place) for each in plan.placed}),
+            load=settings.load,
+            archive_settings=settings.archive,
+        )
+        return _carried_out(given, None, only, TASK, progress, SYSTEM_CLOCK)
+
+
+def _carried_out(
+    given: Given, begun: Proof | None, only: tuple[str, ...], task: str, progress: Progress, clock: Clock
+) -> Proof:
+    """The proof, gone on with where it was begun from the same archive."""
+    plan, digest = given.plan, digest_of(given.plan, given.routes)
+    if begun is None or begun.plan_sha256 != digest:
+        begun = Proof(
+            cluster_id=given.archive.cluster_id,
+            attempt=attempt_id(),
+            at=plan.to,
+            base=plan.base,
+            plan_sha256=digest,
+            target=address(given.target),
+            task=task,
+            fence=0 if given.stand is None else given.stand.fence,
+            only=only,
+            begun_ms=int(clock.now() * 1000),
+            losses=tuple(plan.losses.lines()),
+        )
+    return Prover(given, begun, progress, clock).run()
 
 
 def _unfinished(archive: Archive, target: str, stand: Stand, only: tuple[str, ...], at: Tso | None) -> Proof | None:
