@@ -5,16 +5,21 @@ At each recorded moment, after each load and after a restore, every row and colu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pumphouse.errors import ConversionUnknown
+from pumphouse.model.tso import Tso
+from pumphouse.restore.parts import Chosen
+from pumphouse.runs import restore_parts
 from pumphouse.settings import TargetSettings
 from tests.support import kind, mariadb
-from tests.support.recorded import DIRECTORY, Recorded, load_and_compare, replayed
+from tests.support.recorded import DIRECTORY, Recorded, load_and_compare, replayed, take_windows
 from tests.tidb.chain import empty
+from tests.tidb.contents import differences, target_contents
 from tests.tidb.history import ACTIONS, TYPES
 
 RECORDS = sorted(DIRECTORY.glob("*.tar.xz"))
@@ -45,6 +50,34 @@ def test_a_mariadb_equals_the_tidb_at_each_moment(
                 load_and_compare(recorded, settings)
             return
         assert load_and_compare(recorded, settings) == []
+
+
+@pytest.mark.mariadb("a MySQL takes one conversion less, which stops the table it is in")
+@pytest.mark.row("R3")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name.partition(".")[0])
+def test_tables_that_are_restored_by_themselves_equal_the_tidb_at_each_moment(
+    record: Path, history: TargetSettings, server: TargetSettings, tmp_path: Path
+) -> None:
+    """All of a database at once, and some tables each alone, beside each other."""
+    empty(server)
+    recorded, rng = Recorded.read(record), random.Random(record.name)
+    with replayed(recorded, tmp_path, history=history, target=server) as settings:
+        take_windows(recorded, settings)
+        for ts, contents in rng.sample(list(recorded.moments.items()), 2):
+
+            def apart(*tables: str, at: Tso = ts, **where: str) -> None:
+                chosen = Chosen(tables=tables, **where)
+                restore_parts.run(settings, chosen=chosen, into="target", to=at, dry_run=False)
+
+            names, wanted = sorted(contents), {f"copy_{name}": table for name, table in contents.items()}
+            empty(server)
+            for database in sorted({name.partition(".")[0] for name in names}):
+                apart(f"{database}.%", database=f"copy_{database}")
+            for name in rng.sample(names, min(len(names), 3)):
+                apart(name, called=f"one.{name.replace('.', '_')}")
+                wanted[f"one.{name.replace('.', '_')}"] = contents[name]
+            assert differences(wanted, target_contents(server, wanted)) == [], ts
 
 
 def test_the_records_cover_what_the_generator_makes_and_are_small() -> None:

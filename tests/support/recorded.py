@@ -210,6 +210,13 @@ def _fill_history(server: TargetSettings, database: str, jobs: list[dict[str, An
             connection.execute(f"INSERT INTO `{database}`.job VALUES (%s, %s)", (raw["id"], json.dumps(raw)))
 
 
+def take_windows(recorded: Recorded, settings: Settings) -> None:
+    """One up to each moment."""
+    with Parts(settings) as parts:
+        for ts in recorded.moments:
+            run_snapshot(parts.archive, parts.cluster, ts, settings, parts.history)
+
+
 def load_and_compare(recorded: Recorded, settings: Settings) -> list[str]:
     """A window and a load up to each moment, a restore to one in the middle, the load that goes on; what differed."""
     found = []
@@ -219,10 +226,8 @@ def load_and_compare(recorded: Recorded, settings: Settings) -> list[str]:
         found.extend(f"{what} {ts}: {line}" for line in differences(recorded.moments[ts], there))
 
     moments = list(recorded.moments)
-    with Parts(settings) as parts:
-        # All windows first: a load that applied a drop before it was recovered would need a dump (docs/ddl.md, 25).
-        for ts in moments:
-            run_snapshot(parts.archive, parts.cluster, ts, settings, parts.history)
+    # All windows first: a load that applied a drop before it was recovered would need a dump (docs/ddl.md, 25).
+    take_windows(recorded, settings)
     for ts in moments:
         load.run(settings, to=ts)
         compare("load to", ts)

@@ -28,7 +28,8 @@ from pumphouse.errors import BinlogError, DuplicateKey, PartitionUnsettled
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
-from pumphouse.runs import load
+from pumphouse.restore.parts import Chosen
+from pumphouse.runs import load, restore_parts
 from pumphouse.schema.actions import Action
 from pumphouse.schema.history import TidbStatusSource
 from pumphouse.settings import Settings, TargetSettings
@@ -36,7 +37,7 @@ from tests.support import mariadb
 from tests.support.loading import restored
 from tests.support.recorded import actions_of
 from tests.support.tidb import TidbCluster, UnistoreServer
-from tests.tidb.contents import differences, source_at, target_contents
+from tests.tidb.contents import Contents, differences, source_at, target_contents
 from tests.tidb.history import History, Script
 
 _KEPT = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
@@ -135,6 +136,31 @@ def compare(
             stopped = why
             continue
         hold(what, ts)
+    apart(settings, expected[back], back, rng, played, script)
+
+
+def apart(
+    settings: Settings, contents: Contents, ts: Tso, rng: random.Random, played: Played, script: list[str]
+) -> None:
+    """Some tables at a moment, each by itself, beside all others: these stay as they are."""
+    before = target_contents(settings.target, {})
+    names = rng.sample(sorted(contents), min(3, len(contents)))
+    for number, name in enumerate(names):
+        chosen = Chosen(tables=(name,), called=f"apart.t{number}")
+        try:
+            restore_parts.run(settings, chosen=chosen, into="target", to=ts, dry_run=False)
+        except BinlogError as error:
+            where = played.unsettled if _by_design(error, script) else played.found
+            where.append(f"{name} apart at {ts} stopped: {type(error).__name__}: {error.message} {error.hint or ''}")
+            return
+    wanted = {f"apart.t{number}": contents[name] for number, name in enumerate(names)}
+    found = {name: table for name, table in target_contents(settings.target, wanted).items() if name in wanted}
+    played.found += [f"{', '.join(names)} apart at {ts}: {line}" for line in differences(wanted, found)]
+    beside = {name: table for name, table in target_contents(settings.target, {}).items() if name not in wanted}
+    played.found += [f"beside {', '.join(names)} at {ts}: {line}" for line in differences(before, beside)]
+    with TargetConnection.open(settings.target) as connection:
+        connection.execute("DROP DATABASE IF EXISTS apart")
+    played.compared += 1
 
 
 def _by_design(error: BinlogError, script: list[str]) -> bool:

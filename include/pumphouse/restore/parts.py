@@ -5,7 +5,7 @@
 - **What is read**: the newest dump that leads to the moment and has these tables, and the segments of the log with
   their ids. DDLs of other tables neither cut a plan nor stop it.
 - **Rows that move between tables** (a rename, EXCHANGE PARTITION, FLASHBACK … TO): the other table is taken along. It
-  is built too, and nobody gets it. A table that went or came back with its whole database is refused.
+  is built too, and nobody gets it. A database that goes or comes back is its tables, each by itself.
 - **Where**: everything is built in a schema of ours (`own_schema`) under names of ours, so no statement of the range
   can reach a table that exists. When the rows are whole, one RENAME gives the tables their places, which fails where
   one is taken. A database that is missing is made. Foreign keys between restored tables come last, others are left out.
@@ -37,7 +37,7 @@ from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, L
 from pumphouse.model.table import DbInfo, cistr
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore.plan import RestorePlan, table_sizes, unreachable, window_steps
-from pumphouse.schema.actions import is_system
+from pumphouse.schema.actions import Action, Reach, Rows, is_system
 from pumphouse.schema.route import Routes
 from pumphouse.schema.table_sql import foreign_keys
 from pumphouse.schema.timeline import Timeline
@@ -253,7 +253,7 @@ def plan_parts(
         routes=Routes.of({}, {name: f"{own}.{called}" for name, called in staged.items()}),
         only=every,
     )
-    events = (_without_keys(each) if _concerns(each, every) else each for each in timeline.events)
+    events = (_of_tables(each) if _concerns(each, every) else each for each in timeline.events)
     bare = replace(view, timeline=replace(timeline, events=tuple(events)))
     works = works_alone(
         bare,
@@ -358,16 +358,18 @@ def _bare(version: TableVersion) -> TableVersion:
     )
 
 
-def _without_keys(event: DdlEvent) -> DdlEvent:
-    """A DDL of tables with rows, which have no foreign keys."""
+def _of_tables(event: DdlEvent) -> DdlEvent:
+    """A DDL as tables by themselves have it: those with rows, without foreign keys; a whole database is its tables."""
 
     def side(version: TableVersion | None) -> TableVersion | None:
         return None if version is None else _bare(version)
 
-    if all(has_rows(each) and not each.table.raw.get("fk_info") for change in event.changes for each in change.sides):
-        return event
     rows = [change for change in event.changes if any(map(has_rows, change.sides))]
-    return replace(event, changes=tuple(Change(side(change.before), side(change.after)) for change in rows))
+    event = replace(event, changes=tuple(Change(side(change.before), side(change.after)) for change in rows))
+    if event.facts.reach is not Reach.WHOLE_DATABASE:
+        return event
+    action = Action.RECOVER_TABLE if event.facts.rows is Rows.RETURN else Action.DROP_TABLE
+    return replace(event, action=action, db_before=None, db_after=None)
 
 
 def _with_keys(version: TableVersion, names: frozenset[str]) -> tuple[TableVersion, list[str]]:

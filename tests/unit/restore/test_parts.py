@@ -178,16 +178,29 @@ def test_a_table_whose_rows_came_from_another_takes_that_along(source: MadeSourc
     assert plan(source, "d.o").along == ()
 
 
-def test_a_table_that_went_with_its_database_is_refused(source: MadeSource) -> None:
+def test_a_database_that_goes_is_its_tables(source: MadeSource) -> None:
     source.create_table("t", [ID])
+    source.create_table("o", [ID])
+    put(source, "t", 1)
     at = source.genesis()
     source.drop_database()
     source.ddl(1, 0, "CREATE DATABASE `d`", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4",
                                                    "collate": "utf8mb4_bin", "state": 5})  # fmt: skip
     source.create_table("t", [ID])
     source.cut()
-    assert plan(source, "d.t", to=at).tables == 1
-    with pytest.raises(LoadError, match=r"d\.t cannot be restored apart from the rest: .*with its database"):
+    assert plan(source, "d.t", to=at).base_rows == 1
+    found = plan(source, "d.t")
+    assert [(ddl.action, ddl.query) for ddl in found.ddls] == [
+        ("DROP_TABLE", "DROP DATABASE `d`"), ("CREATE_TABLE", "CREATE TABLE `t`"),
+    ]  # fmt: skip
+
+
+def test_what_nobody_can_follow_is_refused_by_name(source: MadeSource) -> None:
+    source.create_table("t", [ID])
+    source.genesis()
+    source.ddl(62, 0, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
+    source.cut()
+    with pytest.raises(LoadError, match=r"d\.t cannot be restored apart from the rest: "):
         plan(source, "d.t")
 
 
