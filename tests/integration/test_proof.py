@@ -270,6 +270,7 @@ def test_a_history_of_every_awkward_kind_is_proved_at_each_moment(
 ) -> None:
     churn = Churn(source)
     churn.fill()
+    source.create_table("empty", [ID])
     source.genesis()
     churn.work(10)
     source.add_column("t", column(4, "extra", default="7", origin_default="7"))
@@ -288,7 +289,7 @@ def test_a_history_of_every_awkward_kind_is_proved_at_each_moment(
         restored(settings, to=at, dry_run=False)
         proof = run_proof(settings)
         assert proof.equal, [each.to_dict() for each in proof.tables]
-        assert set(outcomes(proof)) == {"d.t", "d.k", "d.v"}
+        assert set(outcomes(proof)) == {"d.t", "d.k", "d.v", "d.empty"}
     target.execute("UPDATE d.t SET extra = 8 WHERE id = (SELECT x FROM (SELECT MIN(id) x FROM d.t) y)")
     target.execute("CREATE TABLE d.stray (id INT)")
     proof = run_proof(settings)
@@ -561,6 +562,6 @@ def test_a_restore_is_verified_whole_and_in_parts(
     red = called(tmp_path, settings, *into, "latest", "--table", "d.%", "--into-database", "other")
     assert red.exit_code == 1
     assert "DIFFERENT" in red.output
-    assert "d.k (other.k on the target): all rows: " in red.output
+    assert "d.t (other.t on the target): all rows: " in red.output
     refused = called(tmp_path, settings, *into, "latest", "--dry-run")
     assert isinstance(refused.exception, UsageError)

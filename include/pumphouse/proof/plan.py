@@ -183,7 +183,7 @@ def work_of(plan: RestorePlan, view: ArchiveView, settings: LoadSettings, wanted
         pieces=tuple(
             piece for work in plan.works for piece in work.pieces if piece.table_id is None or piece.table_id in ids
         ),
-        tables=frozenset(table_id for work in plan.works for table_id in work.tables),
+        tables=frozenset(ids).union(*(work.tables for work in plan.works)),  # also those without any row
         events=(),
         losses=plan.losses,
         lows=base.lows,

@@ -22,7 +22,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.proofs import NO_ROWS, DifferingRow, Outcome, Proof, ProvenRange, ProvenTable, Sums, write_proof
 from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import LoadError
+from pumphouse.errors import ColumnMismatch, DuplicateKey, LoadError, MissingColumn
 from pumphouse.loader.columns import shown
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
@@ -48,6 +48,7 @@ PASS_BYTES = 32 << 30
 _SEARCHED_ROWS = 1_000_000
 _SHOWN_ROWS = 5
 _WRITE_S = 10.0
+_UNTOLD = "the archive alone does not tell its rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Prover:
         for each in self._given.subjects:
             self._tables.setdefault(each.name, _begun(each, self._given.routes))
         passes = [self._cut(names) for names in _passes(self._given, self._open())]
-        self._look([work for work, _ in passes])
+        self._look(passes)
         for work, names in passes:
             self._gather(work, [name for name in names if self._tables[name].outcome is Outcome.OPEN])
         self._proof = replace(self._proof, ended_ms=int(self._clock.now() * 1000))
@@ -144,7 +145,7 @@ class Prover:
 
     # -- the server's side ---------------------------------------------------------------------------------------
 
-    def _look(self, works: Sequence[Work]) -> None:
+    def _look(self, passes: Sequence[tuple[Work, Sequence[str]]]) -> None:
         """Ask the server for the checksums that are not known yet."""
         given = self._given
         looked = any(table.ranges for table in self._tables.values())
@@ -155,13 +156,13 @@ class Prover:
             extra = sorted(".".join(name) for name in there if folded(name) not in known)
             self._proof = replace(self._proof, unexpected=tuple(extra))
         sources = {each.name: each.version.table for each in given.subjects}
-        for work in works:
+        for work, names in passes:
             wanted = WantedTables(self._context(work))
-            for name in self._open():
+            for name in names:
                 table = self._tables[name]
                 found = wanted.of(table.table_id, self._proof.at)
-                if found is None:  # of another pass
-                    continue
+                if found is None:
+                    raise AssertionError(name)
                 if table.ranges and all(each.target is not None for each in table.ranges):
                     self._sides[name] = side_again(table, found, given.dialect)  # the server may have gone on
                     continue
@@ -204,9 +205,24 @@ class Prover:
     # -- the archive's side --------------------------------------------------------------------------------------
 
     def _gather(self, work: Work, names: Sequence[str]) -> None:
-        """Decode some tables, add them up, and hold them against what the server has said."""
-        if not names:
-            return
+        """Decode some tables and hold them against the server; one that cannot be decoded is unproven."""
+        while names:
+            try:
+                self._added_up(work, names)
+            except (MissingColumn, ColumnMismatch) as error:
+                lost = [name for name in names if self._tables[name].there == error.facts.get("table")]
+                if not lost:
+                    raise
+                for name in lost:
+                    self._tables[name] = replace(self._tables[name], why=f"{_UNTOLD}: {error.message}")
+                names = [name for name in names if name not in lost]
+                skipped = {**work.plan.skipped, **dict.fromkeys(lost, _UNTOLD)}
+                work = replace(work, plan=replace(work.plan, skipped=skipped))
+            else:
+                break
+        self._write()
+
+    def _added_up(self, work: Work, names: Sequence[str]) -> None:
         connections, context = self._given.load.connections, self._context(work)
         counted = _Counted(self._progress, "decoding the archive", len(work.pieces))
         with Spill.made() as spill, ThreadPoolExecutor(connections, thread_name_prefix="prove") as pool:
@@ -218,6 +234,9 @@ class Prover:
             rows: dict[str, list[DifferingRow]] = {name: [] for name in names}
             added = pool.map(lambda each: self._add(spill, each), buckets)
             for done, (bucket, (here, differing)) in enumerate(zip(buckets, added, strict=True)):
+                if isinstance(here, str):
+                    self._tables[bucket.table] = replace(self._tables[bucket.table], why=here)
+                    continue
                 where = bucket.table, bucket.range
                 found[where] = found.get(where, NO_ROWS).plus(here)
                 rows[bucket.table] += differing
@@ -226,7 +245,6 @@ class Prover:
                 for at in range(len(self._tables[name].ranges)):
                     self._set(name, at, archive=found.get((name, at), NO_ROWS))
                 self._tables[name] = replace(self._tables[name], rows=tuple(rows[name][: 2 * _SHOWN_ROWS]))
-        self._write()
 
     def _buckets(self, name: str, spill: Spill) -> Iterator[_Bucket]:
         """Of a table with ranges each has a bucket, and may be empty here; else whatever there is."""
@@ -237,18 +255,23 @@ class Prover:
         numbers = spill.buckets(table.table_id) or [0]
         yield from (_Bucket(name, number, 0, alone=len(numbers) == 1) for number in numbers)
 
-    def _add(self, spill: Spill, bucket: _Bucket) -> tuple[Sums, list[DifferingRow]]:
+    def _add(self, spill: Spill, bucket: _Bucket) -> tuple[Sums | str, list[DifferingRow]]:
+        """A bucket's sums, with some of the rows that differ; or why the archive does not tell them."""
         table, side = self._tables[bucket.table], self._sides[bucket.table]
-        rows, copies = spill.take(table.table_id, bucket.number)
+        try:
+            rows, copies = spill.take(table.table_id, bucket.number)
+        except DuplicateKey as error:
+            return f"{_UNTOLD}: {error.message}", []
         each = np.zeros(0, np.uint64) if rows is None else checksums(rows, side.rendered)
         counts = np.ones(len(each), np.int64) if copies is None else copies
+        net = None if copies is None else _net(each, counts)
+        if net and min(net.values()) < 0:
+            return f"{_UNTOLD}: the log takes rows away that neither it nor the dump has brought", []
         here = Sums(int(counts.sum()), total(each, counts))
         known = table.ranges[bucket.range]
         if known.target in (None, here) or not bucket.alone:
             return here, []
-        return here, self._search(
-            table, side, known, rows, dict(zip(each.tolist(), counts.tolist(), strict=True)), each
-        )
+        return here, self._search(table, side, known, rows, _net(each, counts) if net is None else net, each)
 
     def _search(
         self,
@@ -302,6 +325,14 @@ class Prover:
         self._written = self._clock.monotonic()
         self._proof = replace(self._proof, tables=tuple(self._tables[name] for name in sorted(self._tables)))
         write_proof(self._given.archive, self._proof)
+
+
+def _net(each: np.ndarray, counts: np.ndarray) -> dict[int, int]:
+    """How often each checksum is there."""
+    found, where = np.unique(each, return_inverse=True)
+    net = np.zeros(len(found), np.int64)
+    np.add.at(net, where, counts)
+    return {int(number): int(count) for number, count in zip(found, net, strict=True) if count}
 
 
 class _Counted:
