@@ -98,7 +98,8 @@ def test_a_table_comes_back_beside_the_live_one_on_the_source_itself_at_any_mome
         for name in ("t", "k", "u"):
             made.append(f"d.{name}_{at}")
             report = parts(on_source, f"d.{name}", into="source", to=at, called=made[-1])
-            assert report.load.notes == []
+            (note,) = report.load.notes
+            assert "in no binlog" in note
             assert target_rows(target)[f"{name}_{at}"] == rows[name]
     assert everything(target, *made) == before, "no schema of ours is left either"
 
@@ -272,6 +273,50 @@ def test_another_restore_is_refused_while_one_has_not_ended_and_anew_gives_that_
     parts(settings, "d.o", to=at, anew=True, **other)
     assert target_rows(target)["other"] == {(1, b"x"): 1, (2, b"x"): 1}
     assert everything(target, "d.other") == before, "what the first had built is gone with our schema"
+
+
+@pytest.mark.parametrize("whose", ["a table", "a routine", "a load"])
+def test_a_database_of_that_name_that_is_somebody_elses_is_refused_and_stays(
+    source: MadeSource, settings: Settings, target: TargetConnection, whose: str
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    at = source.genesis()
+    live(target)
+    target.execute("CREATE DATABASE pumphouse_parts")
+    if whose == "a table":
+        target.execute("CREATE TABLE pumphouse_parts.theirs (id INT PRIMARY KEY)")
+    elif whose == "a routine":
+        target.execute("CREATE FUNCTION pumphouse_parts.one() RETURNS INT DETERMINISTIC RETURN 1")
+    else:
+        load.run(settings.model_copy(update={"target": own_schema(settings.target)}), equal_at=at)
+    before = everything(target)
+    for how in ({"dry_run": True}, {"dry_run": False}, {"dry_run": False, "anew": True}):
+        with pytest.raises(RestoreError, match=r"pumphouse_parts.* another schema_name"):
+            parts(settings, "d.t", to=at, called="d.back", **how)
+    assert everything(target) == before
+
+
+def test_a_copy_that_somebody_dropped_before_the_restore_ended_is_not_said_to_be_there(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1, 2)
+    at = source.genesis()
+    live(target)
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("pumphouse.executor.build.leave", die)
+        parts(settings, "d.t", to=at, called="d.back")
+    target.execute("DROP TABLE d.back")
+    for dry_run in (True, False):
+        with pytest.raises(RestoreError, match=r"has d\.back no more") as refused:
+            parts(settings, "d.t", to=at, called="d.back", dry_run=dry_run)
+    assert "--anew" in refused.value.hint
+    parts(settings, "d.t", to=at, called="d.back", anew=True)
+    assert target_rows(target)["back"] == source.snapshot()["t"]
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
-from pumphouse.errors import DdlRefused, LoadError
+from pymysql.constants import ER
+
+from pumphouse.errors import DdlRefused, LoadError, TargetBusy
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
@@ -119,7 +122,8 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
             if key.name.lower() in have:  # of this step, which was killed
                 continue
             try:
-                connection.execute(f"ALTER TABLE {qualified(*version.name)} ADD {key.sql}")
+                with _not_waiting(connection):
+                    connection.execute(f"ALTER TABLE {qualified(*version.name)} ADD {key.sql}")
             except StatementFailed as error:
                 if error.condition:
                     raise
@@ -153,7 +157,23 @@ def hand_over(connection: TargetConnection, step: HandOver) -> None:
         connection.execute(create_database(info, connection.dialect))
     if waiting:
         moves = (f"{qualified(own, name)} TO {qualified(*place)}" for name, place in waiting)
-        connection.execute(f"RENAME TABLE {', '.join(moves)}")
+        with _not_waiting(connection):
+            connection.execute(f"RENAME TABLE {', '.join(moves)}")
+
+
+@contextlib.contextmanager
+def _not_waiting(connection: TargetConnection) -> Iterator[None]:
+    """TargetBusy where a statement gave up its wait for a table that somebody holds."""
+    try:
+        yield
+    except StatementFailed as error:
+        if error.code != ER.LOCK_WAIT_TIMEOUT:
+            raise
+        raise TargetBusy(
+            f"a transaction on {connection.name} holds a table that this needs: {error.message}",
+            hint="run the same command again when it has ended: it goes on",
+            target=connection.name,
+        ) from error
 
 
 def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> None:

@@ -14,14 +14,15 @@ from typing import Any, Literal
 
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
+from pumphouse.loader import state
 from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
-from pumphouse.loader.begin import databases_of, in_creation_order, there
+from pumphouse.loader.begin import databases_of, in_creation_order, tables_in, there
 from pumphouse.loader.grants import LOADING, missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.unfit import of_the_server, require_engine
 from pumphouse.model.table import DbInfo
-from pumphouse.restore.parts import PartsPlan
+from pumphouse.restore.parts import TASK, PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
@@ -145,8 +146,11 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         )
 
 
-def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView) -> TargetCheck:
-    """Look whether a server can take a restore of parts, and change nothing; RestoreError with every reason."""
+def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView, cluster: str) -> TargetCheck:
+    """Look whether a server can take a restore of parts, and change nothing; RestoreError with every reason.
+
+    ``cluster``: URL of the archive's, as the settings have it.
+    """
     version = str(connection.value("SELECT VERSION()"))
     dialect = Dialect.of_version(version)
     found = in_creation_order(view.timeline, plan.base, dialect)
@@ -155,12 +159,45 @@ def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView
         connection.settings,
         *_version(version, dialect),
         *_server(connection),
+        *_own_database(connection),
+        *_of_a_tidb(connection, plan, dialect, cluster),
         *_privileges(connection, [connection.settings.schema_name], LOADING),
         *_privileges(connection, plan.made, _PLACING),
         *_statements(connection, plan, plan.rules.routes, plan.infos, tables, dialect),
         *_one_name(connection, set(plan.places)),
     )
     return TargetCheck(server=server_name(connection.settings), version=version, holds=(), notes=())
+
+
+def _own_database(connection: TargetConnection) -> Iterator[str]:
+    """Whether the database that a restore of parts makes and drops is somebody else's."""
+    own = connection.settings.schema_name
+    other = "give the section another schema_name"
+    tables = {name.partition(".")[2].lower() for name in tables_in(connection, [own])}
+    held = connection.value(
+        "SELECT (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = %s)"
+        " + (SELECT COUNT(*) FROM information_schema.events WHERE event_schema = %s)",
+        (own, own),
+    )
+    if "fence" not in tables and (tables or held):
+        yield f"it has a database {own} that is none of a restore: drop it if nobody needs it, or {other}"
+    elif state.is_known(connection):
+        tasks = {each.task for each in state.read_all(connection)} - {TASK}
+        if tasks:
+            yield f"its database {own} keeps the state of the load {', '.join(sorted(tasks))}: {other}"
+
+
+def _of_a_tidb(connection: TargetConnection, plan: PartsPlan, dialect: Dialect, cluster: str) -> Iterator[str]:
+    if dialect is Dialect.TIDB and is_cluster(connection, cluster):
+        yield (
+            f"it is a TiDB of the archive's cluster {cluster}: its binlogs would bring the copy, and what the restore "
+            "keeps of itself, to every target; restore onto another server, and copy the rows from there"
+        )
+    if dialect is Dialect.TIDB and len(plan.places) > 1:
+        yield (
+            "it is a TiDB, which lists tables twice after one statement renames several into another database "
+            "(docs/interop.md): restore one table at a time"
+        )
 
 
 def _require_none(target: TargetSettings, *problems: str) -> None:
