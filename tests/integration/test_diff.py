@@ -214,6 +214,25 @@ def test_the_historys_database_beside_the_source_is_no_difference(
     _run(server, "DROP DATABASE hist")
 
 
+@pytest.mark.row("R3")
+def test_what_restores_of_tables_build_is_no_difference(server: MariaDbServer, tmp_path: Path) -> None:
+    with mariadb.directory_in_memory() as directory, mariadb.server_in(directory) as other:
+        for schema in ("one", "two"):
+            _run(other, f"CREATE DATABASE {schema};" + TABLES.format(s=schema))
+        (tmp_path / "p.toml").write_text(
+            f"[source]\n{mariadb.as_lines(server.dsn.server)}[target]\n{mariadb.as_lines(other.dsn.server)}"
+            '[restore_target]\nschema_name = "Back"\n'
+        )
+        for own in ("pumphouse_parts", "back_parts"):
+            made = f"CREATE DATABASE {own}; CREATE TABLE {own}.fence (id INT PRIMARY KEY, holder INT)"
+            for statements in (made, f"DROP TABLE {own}.fence"):
+                _run(server, statements)
+                done = CliRunner().invoke(cli, ("--config", str(tmp_path / "p.toml"), "diff"))
+                assert done.exit_code == 0, done.output
+                assert f"left out: {own}, in which restores of tables are made" in done.output
+            _run(server, f"DROP DATABASE {own}")
+
+
 def test_a_target_that_folds_names_is_compared_without_regard_to_case(server: MariaDbServer) -> None:
     _run(
         server,

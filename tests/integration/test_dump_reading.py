@@ -13,6 +13,7 @@ from pumphouse.dump.rows import text_columns
 from pumphouse.dump.source import execute, require_primary, session
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.loader.state import PARTS_TASK, parts_schema
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import Tso
@@ -198,3 +199,24 @@ def test_a_target_of_loads_is_no_source(source: SourceSettings, app: Connection[
         finally:
             execute(app, "DROP DATABASE theirs")
             execute(app, "DROP DATABASE state")
+
+
+@pytest.mark.row("R3")
+def test_a_source_on_which_tables_were_being_restored_is_still_the_source(
+    source: SourceSettings, app: Connection[Any]
+) -> None:
+    plain = {name: value for name, value in dict(source).items() if name in TargetSettings.model_fields}
+    own = parts_schema("pumphouse")
+    with TargetConnection.open(TargetSettings.model_validate({**plain, "schema_name": own})) as target:
+        target.create_tables()
+        row = f"INSERT INTO {target.table('checkpoint')} VALUES (%s, 1, 'incomplete', '', 1, 0, NOW(6))"
+        try:
+            with session(source) as connection:
+                require_primary(connection, source)  # begun, and killed at once
+                target.execute(row, (PARTS_TASK,))
+                require_primary(connection, source)
+                target.execute(row, ("main",))
+                with pytest.raises(ConfigError, match=f"has the schema {own}, .* target of loads"):
+                    require_primary(connection, source)
+        finally:
+            execute(app, f"DROP DATABASE {own}")

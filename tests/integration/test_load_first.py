@@ -134,6 +134,35 @@ def test_databases_of_a_wrong_import_that_were_dropped_again_are_passed_by_loads
         load.run(settings)
 
 
+@pytest.mark.row("R3")
+def test_a_database_called_like_that_of_restores_of_tables_is_refused_until_it_is_dropped_or_routed(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
+) -> None:
+    load.run(settings)
+    own = "PumpHouse_Parts"
+    source.create_database(own)
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name=own))
+    wrong = source.cut()
+    said = f"database '{own}', .* 'pumphouse_parts' is that of restores of tables"
+    with pytest.raises(LoadError, match=said) as refused:
+        load.run(settings)
+    assert f"schema import --drop {own}" in refused.value.hint
+    with pytest.raises(LoadError, match=said):
+        restored(settings, to=wrong, dry_run=False)
+    rule = LoadRule(do="route", database=own, to="other", why="it is the source's")
+    routed = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    restored(routed, to=wrong, dry_run=False)
+    assert target.query("SHOW DATABASES LIKE 'other'")
+    drop_all(target)
+    info = {"id": 9, "db_name": {"O": own, "L": own.lower()}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
+            "state": 0}  # fmt: skip
+    source.ddl(2, 0, f"DROP DATABASE `{own}`", DBInfo=info)
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name=own))
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
 def test_another_first_load_that_is_faster_is_in_nobodys_way(
     source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.fence import Ownership
+from pumphouse.loader.state import PARTS_TASK, parts_schemas
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import MAX_TSO
 from pumphouse.registry.file import FileCluster
@@ -26,7 +27,7 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs
 from pumphouse.schema_import.changes import Asked
 from pumphouse.schema_import.run import ImportReport, import_schema
-from pumphouse.settings import ServerSettings, TargetSettings, TlsSettings
+from pumphouse.settings import ServerSettings, Settings, TargetSettings, TlsSettings
 from tests.stack.mariadb import MariaDbServer
 from tests.support import everytype, mariadb
 from tests.support.kind import is_mysql
@@ -343,6 +344,40 @@ def test_what_is_gone_is_asked_for_and_never_guessed(sides: Sides) -> None:
     with pytest.raises(SchemaError, match="--drop a,"):
         sides.import_()
     assert [kind for _, kind, _ in sides.import_(drop=["a"]).jobs] == ["DROP_SCHEMA"]
+
+
+@pytest.mark.row("S1", "R3")
+@pytest.mark.parametrize("own", ["pumphouse_parts", "second_parts"])
+def test_what_restores_of_tables_build_on_the_source_is_not_imported(sides: Sides, own: str) -> None:
+    """Nor what a killed one has left: its schema half dropped, or empty."""
+    known = parts_schemas(Settings.model_validate({"targets": {"copy": {"schema_name": "Second"}}}))
+
+    def import_() -> ImportReport:
+        return import_schema(sides.settings, sides.history, sides.cluster, Asked(), tls=TlsSettings(), own=known)
+
+    sides.sql("CREATE DATABASE a", "CREATE TABLE a.t (id INT PRIMARY KEY)")
+    plain = {name: value for name, value in dict(sides.settings).items() if name in TargetSettings.model_fields}
+    with TargetConnection.open(TargetSettings.model_validate({**plain, "schema_name": own})) as there:
+        there.create_tables()
+    sides.sql(
+        f"INSERT INTO {own}.checkpoint VALUES ('{PARTS_TASK}', 1, 'incomplete', '', 1, 0, NOW(6))",
+        f"CREATE TABLE {own}.part_1 (id INT PRIMARY KEY)",
+    )
+    report = import_()
+    assert [kind for _, kind, _ in report.jobs] == ["CREATE_SCHEMA", "CREATE_TABLE"]
+    assert [note for note in report.notes if note.startswith(f"{own}: restores of tables")]
+    for left in ("applied", "part_1", "checkpoint", "step", "fence"):
+        sides.sql(f"DROP TABLE {own}.{left}")
+        assert import_().jobs == ()
+    # Without it in the settings it is a database like others; one that was taken so is mended by a drop.
+    sides.sql(f"DROP DATABASE {own}", f"CREATE DATABASE {own}")
+    assert [kind for _, kind, _ in sides.import_().jobs] == ["CREATE_SCHEMA"]
+    with pytest.raises(SchemaError, match=f"--drop {own}"):
+        import_()
+    asked = Asked(drop=(own,))
+    dropped = import_schema(sides.settings, sides.history, sides.cluster, asked, tls=TlsSettings(), own=known)
+    assert [kind for _, kind, _ in dropped.jobs] == ["DROP_SCHEMA"]
+    assert import_().jobs == ()
 
 
 @pytest.mark.row("S1", "O8")

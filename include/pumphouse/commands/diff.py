@@ -65,6 +65,7 @@ def diff(
     """
     from pumphouse.diff.compare import compare
     from pumphouse.loader.rules import routes_of
+    from pumphouse.loader.state import parts_schemas
 
     both = [name for name in ignore if name in {item.partition("=")[0] for item in schemas}]
     if both:
@@ -85,6 +86,7 @@ def diff(
             *sides,
             schemas=mapped or None,
             ignore=(*ignore, *beside),
+            own=parts_schemas(context.settings),
             views=not no_views,
             first=first,
             routed=routed,

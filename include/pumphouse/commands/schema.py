@@ -80,6 +80,7 @@ def import_command(
 
     Without a URL the server is that of [source]. The password is that of [source] (PUMPHOUSE_SOURCE__PASSWORD).
     """
+    from pumphouse.loader.state import parts_schemas
     from pumphouse.schema_import.changes import Asked
     from pumphouse.schema_import.run import import_schema
 
@@ -103,6 +104,7 @@ def import_command(
             asked,
             tls=settings.tls,
             targets=settings.target_sections,
+            own=parts_schemas(settings),
             listen=listen,
             dry_run=dry_run,
         )

@@ -69,6 +69,7 @@ def compare(
     *,
     schemas: Mapping[str, str] | None = None,
     ignore: Collection[str] = (),
+    own: Collection[str] = (),
     views: bool = True,
     first: int = 5,
     progress: Callable[[str], None] = lambda _: None,
@@ -81,6 +82,7 @@ def compare(
         target: the other.
         schemas: names to compare; None = all but the system's, our own and those in ignore.
         ignore: schemas to leave out when ``schemas`` is None.
+        own: and those of restores of parts, in lower case, which a note names.
         views: whether views are compared as well.
         first: rows to name for each table that differs.
         progress: is called with the name of each table.
@@ -97,12 +99,15 @@ def compare(
         report.notes += [
             f"--ignore {each}: neither server has it" for each in ignore if each not in known[0] | known[1]
         ]
+        parts = {each for each in known[0] | known[1] if each.lower() in own}
+        if everything:
+            report.notes += [f"left out: {each}, in which restores of tables are made" for each in sorted(parts)]
         # A server that folds case has a name of the source in lower case; so either side may find the other's.
         fold = _lower if _folds(left) or _folds(right) else _same
         places = {fold(name): name for name in sorted(known[1])}
         if schemas is not None:
             _require_known(schemas, known, fold, routed)
-        names = user_schemas(left, ignore), user_schemas(right, ignore)
+        names = user_schemas(left, {*ignore, *parts}), user_schemas(right, {*ignore, *parts})
         if routed is not None:
             schemas = dict.fromkeys(sorted(names[0]) if schemas is None else schemas, "")
         else:

@@ -30,6 +30,7 @@ from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.rules import rule_text
+from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.mysql import ServerConnection
@@ -327,8 +328,9 @@ class _Dump:
     def _unknown_tables(self, view: ArchiveView, there: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Of the tables that the source had at the begin, those that no job up to now ever named."""
         known = {version.name for versions in view.timeline.versions.values() for version in versions}
-        ours = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
-        return tuple(".".join(name) for name in there if name not in known and name[0] != ours)
+        history = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
+        ours = {history, *parts_schemas(self._settings)}
+        return tuple(".".join(name) for name in there if name not in known and not ours & {name[0], name[0].lower()})
 
     # -- reading
 

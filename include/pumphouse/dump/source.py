@@ -12,7 +12,9 @@ from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.loader.state import PARTS_SUFFIX, PARTS_TASK
 from pumphouse.mysql import DUMP, ServerConnection, connect, denied, place
+from pumphouse.schema.ident import qualified
 from pumphouse.settings import ServerSettings
 
 # What a DDL that is under way, or not in the history yet, makes of a query.
@@ -88,12 +90,22 @@ def require_primary(connection: Connection[Any], settings: ServerSettings) -> No
         " (('checkpoint', 'cluster_id'), ('fence', 'holder'), ('applied', 'bucket'))"
         " GROUP BY table_schema HAVING COUNT(*) = 3",
     )
-    for (schema,) in found:
+    for schema in (str(name) for (name,) in found if not _is_of_parts(connection, str(name))):
         raise ConfigError(
             f"{where(settings)} has the schema {schema}, where loads and restores keep their state: it is a target of "
             "loads, not the source",
             hint=f"name the source in [source]; if this server has become the source, drop the schema {schema} there",
         )
+
+
+def _is_of_parts(connection: Connection[Any], schema: str) -> bool:
+    """Whether a state is that of restores of parts alone, which the source may have too, or is gone by now."""
+    try:
+        tasks = {str(task) for (task,) in execute(connection, f"SELECT task FROM {qualified(schema, 'checkpoint')}")}  # noqa: S608
+    except MySQLError as error:
+        return bool(error.args) and error.args[0] in _CHANGED
+    # One that has just begun has no checkpoint yet.
+    return schema.endswith(PARTS_SUFFIX) and tasks <= {PARTS_TASK}
 
 
 def require_binlogs(

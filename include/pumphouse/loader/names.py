@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
 from pumphouse.loader.rules import Rules, routes_of, rule_text
+from pumphouse.loader.state import parts_schema
 from pumphouse.loader.target import address
 from pumphouse.loader.work import databases_between, skipped_ddls
 from pumphouse.model.tso import Tso
@@ -19,12 +20,12 @@ _GONE = "a database with the name of our own schema, which the history has dropp
 def require_names(
     target: TargetSettings, view: ArchiveView, rules: Rules, after: Tso, upto: Tso, more: Iterable[str] = ()
 ) -> None:
-    """Refuse names of the source that would meet on a target, with each other or with our own schema.
+    """Refuse names of the source that would meet on a target, with each other or with a schema of ours.
 
-    LoadError when a database (``more``: also one of these) would replace the schema of our tables, without regard
-    to case: some servers make one of both. ConfigError when rules make one of two.
+    LoadError when a database (``more``: also one of these) would replace the schema of our tables or that of restores
+    of parts, without regard to case: some servers make one of both. ConfigError when rules make one of two.
     """
-    routes, own, where = rules.routes, target.schema_name, address(target)
+    routes, where = rules.routes, address(target)
     databases = databases_between(view.timeline, after, upto, rules)
     for ts in (after, upto):
         rules.require_apart(databases, view.timeline.tables_at(ts))
@@ -32,23 +33,25 @@ def require_names(
     left = {each.db_before.name for each in skipped_ddls(view.timeline, after, upto, rules) if each.db_before}
     names = {routes.database(name): name for name in (*databases, *more) if name not in left}
     names |= {name: name for name in routes.beside}
-    clash = next((name for there, name in names.items() if there.casefold() == own.casefold()), None)
+    ours = {each.casefold(): each for each in (target.schema_name, parts_schema(target.schema_name))}
+    clash = next(((name, ours[there.casefold()]) for there, name in names.items() if there.casefold() in ours), None)
     if clash is not None:
+        name, own = clash
+        use = "keeps the state of the load" if own == target.schema_name else "is that of restores of tables"
         raise LoadError(
-            f"the source has a database {clash!r}, and on target {where} the schema {own!r} keeps "
-            "the state of the load",
-            hint=f"was it imported from a wrong server: `pumphouse schema import --drop {clash}` on the source, then "
+            f"the source has a database {name!r}, and on target {where} the schema {own!r} {use}",
+            hint=f"was it imported by mistake: `pumphouse schema import --drop {name}` on the source, then "
             "load to a moment after that. Is it the source's: give it another name there, "
-            + rule_text("route", database=clash, to="…")
+            + rule_text("route", database=name, to="…")
             + "or, for a target that is empty or to be restored, set target.schema_name (restore_target.schema_name) "
             "to a name of its own",
             target=where,
-            database=clash,
+            database=name,
         )
 
 
 def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple[LoadRule, ...]:
-    """The rules, and one that skips each DDL of a database which has the name of our schema and is gone again.
+    """The rules, and one that skips each DDL of a database which has the name of a schema of ours and is gone again.
 
     It came into the history by mistake, from a server that is no source, and was dropped in it. If it has rows, or if
     a DDL moves a table out of it or into it, it is the source's, and nothing is added: `require_names` refuses it.
@@ -56,8 +59,12 @@ def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple
     Args:
         rules: those of the settings.
         view: what the run sees.
-        own: the schema on the target that keeps the state of loads.
+        own: the schema on the target that keeps the state of loads; that of restores of parts is the other.
     """
+    return (*rules, *_passing(rules, view, own), *_passing(rules, view, parts_schema(own)))
+
+
+def _passing(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple[LoadRule, ...]:
     routes, timeline = routes_of(rules), view.timeline
 
     def is_own(db: str) -> bool:
@@ -65,7 +72,7 @@ def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple
 
     events = [each for each in timeline.ddls(view.start, view.reach) if any(map(is_own, _databases_of(each)))]
     if not events or any(is_own(info.name) for info in timeline.databases_at(view.reach)):
-        return tuple(rules)
+        return ()
     tables = {
         each
         for versions in timeline.versions.values()
@@ -75,8 +82,8 @@ def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple
     }
     moved = any(not is_own(db) for each in events for db in _databases_of(each))
     if moved or any(not tables.isdisjoint(segment.tables) for window in view.windows for segment in window.segments):
-        return tuple(rules)
-    return (*rules, *(LoadRule(do="skip", ddl=int(each.commit_ts), why=_GONE) for each in events))
+        return ()
+    return tuple(LoadRule(do="skip", ddl=int(each.commit_ts), why=_GONE) for each in events)
 
 
 def _databases_of(event: DdlEvent) -> set[str]:

@@ -16,9 +16,24 @@ from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Plan, UnitId
 from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
 from pumphouse.model.tso import Tso
+from pumphouse.settings import Settings, TargetSettings
 
 # Why a target is incomplete whose first load was begun.
 BEGINNING = "the first load has not ended"
+# Restores of parts: the task of their rows, and how the name of their schema ends.
+PARTS_TASK = "parts"
+PARTS_SUFFIX = "_parts"
+
+
+def parts_schema(own: str) -> str:
+    """The schema of restores of parts, on a server where the state of loads is in the schema ``own``."""
+    return own[: 64 - len(PARTS_SUFFIX)] + PARTS_SUFFIX
+
+
+def parts_schemas(settings: Settings) -> frozenset[str]:
+    """What the schema of restores of parts may be called on any server of the settings, in lower case."""
+    sections = (TargetSettings(), settings.target, settings.restore_target, *settings.targets.values())
+    return frozenset(parts_schema(each.schema_name).lower() for each in sections)
 
 
 class TargetState(StrEnum):

@@ -32,7 +32,7 @@ from pumphouse.loader.alone import joined, works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.losses import losses_of
 from pumphouse.loader.rules import NO_RULES, Rules
-from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.state import PARTS_SUFFIX, PARTS_TASK, Checkpoint, TargetState, parts_schema
 from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
 from pumphouse.model.table import DbInfo, cistr
 from pumphouse.model.tso import Tso, show
@@ -45,13 +45,12 @@ from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 # Task of the rows in our tables there.
-TASK = "parts"
-_SUFFIX = "_parts"
+TASK = PARTS_TASK
 
 
 def own_schema(target: TargetSettings) -> TargetSettings:
     """The server with the schema that keeps the state of a restore of parts, and what it builds."""
-    return target.model_copy(update={"schema_name": target.schema_name[: 64 - len(_SUFFIX)] + _SUFFIX})
+    return target.model_copy(update={"schema_name": parts_schema(target.schema_name)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +322,7 @@ def _concerns(event: DdlEvent, names: frozenset[str]) -> bool:
 
 def _require_places(placed: Sequence[Placed], own: str, target: TargetSettings) -> None:
     """UsageError where two tables would get one place, or one would lie among what is the server's or ours."""
-    ours = {own.casefold(), own.removesuffix(_SUFFIX).casefold(), target.schema_name.casefold()}
+    ours = {own.casefold(), own.removesuffix(PARTS_SUFFIX).casefold(), target.schema_name.casefold()}
     for each in placed:
         if is_system(each.place[0]) or each.place[0].casefold() in ours:
             raise UsageError(

@@ -8,7 +8,7 @@ foreign keys, triggers, FULLTEXT indexes, storage options.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,12 @@ class Found:
     refused: list[str] = field(default_factory=list)
 
 
-def read_schema(connection: Connection[Any], database: str, skip: Iterable[str]) -> tuple[Found, Dialect]:
+def read_schema(
+    connection: Connection[Any], database: str, skip: Iterable[str], own: Collection[str] = ()
+) -> tuple[Found, Dialect]:
     """Describe the server, or one database of it; what ``skip`` names (DB, DB.TABLE) is left alone.
+
+    ``own``: databases of restores of parts, in lower case; what the history has of one is still to be dropped.
 
     Raises:
         ConfigError: the server is a TiDB.
@@ -63,10 +67,10 @@ def read_schema(connection: Connection[Any], database: str, skip: Iterable[str])
             hint="set schema.history to its status API, as http://tidb:10080",
         )
     skipped = {each.lower() for each in skip}
-    found = _Reader(connection, dialect, database, skipped).read()
+    found = _Reader(connection, dialect, database, skipped, own).read()
     for _ in range(_READS):
         # The views of information_schema are read one after the other: a DDL in between would tear the picture.
-        again = _Reader(connection, dialect, database, skipped).read()
+        again = _Reader(connection, dialect, database, skipped, own).read()
         if (again.databases, again.tables) == (found.databases, found.tables):
             break
         found = again
@@ -81,11 +85,14 @@ def read_schema(connection: Connection[Any], database: str, skip: Iterable[str])
 
 
 class _Reader:
-    def __init__(self, connection: Connection[Any], dialect: Dialect, database: str, skipped: set[str]) -> None:
+    def __init__(
+        self, connection: Connection[Any], dialect: Dialect, database: str, skipped: set[str], own: Collection[str]
+    ) -> None:
         self._connection = connection
         self._dialect = dialect
         self._only = database
         self._skipped = {*skipped}
+        self._own = own
         self._unmet = {each for each in skipped if not database or each.partition(".")[0] == database.lower()}
         self._found = Found()
 
@@ -99,6 +106,9 @@ class _Reader:
             name = str(row["name"])
             self._unmet.discard(name.lower())
             if is_system(name) or name.lower() in self._skipped or (self._only and name != self._only):
+                continue
+            if name.lower() in self._own:
+                self._found.notes.append(f"{name}: restores of tables are made in this database (`restore --table`)")
                 continue
             self._check_charset(name, str(row["charset"]), str(row["collation"]))
             self._found.databases[name] = {

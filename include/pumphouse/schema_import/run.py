@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +52,7 @@ def import_schema(
     *,
     tls: TlsSettings,
     targets: Mapping[str, TargetSettings] | None = None,
+    own: Collection[str] = (),
     listen: str = "127.0.0.1:0",
     dry_run: bool = False,
 ) -> ImportReport:
@@ -60,6 +61,7 @@ def import_schema(
     Jobs get binlogs as soon as somebody reads the cluster's: a consumer is registered, which `archive init` does before
     it takes the schema. Until then the history alone is enough. ``listen``: host:port where Pumps ask for outcomes.
     ``targets``: by section, servers that loads and restores write to; none of them is the source.
+    ``own``: databases of restores of parts, in lower case, which are not imported.
 
     Raises:
         ConfigError: the server is a TiDB, a replica, or one that was loaded or restored; nothing was written then.
@@ -76,7 +78,7 @@ def import_schema(
                 require_primary(connection, source)
                 if execute(connection, _IDENTITY) == ours:
                     asked = _without(asked, history.schema)
-                found, dialect = read_schema(connection, asked.database, asked.skip)
+                found, dialect = read_schema(connection, asked.database, asked.skip, own)
                 zone = _zone(connection)
 
                 def fill(db: str, name: str, column: str) -> str | None:
