@@ -18,6 +18,7 @@ from pumphouse.errors import RestoreError, TargetUnreachable
 from pumphouse.loader.begin import fill
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
+from pumphouse.loader.state import parts_schema
 from pumphouse.loader.steps import Apply, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, physical_ms, show
@@ -123,7 +124,8 @@ class RestorePlan:
 
         One of that name which comes after the moment was never loaded there, and is no obstacle.
         """
-        return [name for name in self.databases if name in self.made or name.casefold() != own.casefold()]
+        ours = {own.casefold(), parts_schema(own).casefold()}
+        return [name for name in self.databases if name in self.made or name.casefold() not in ours]
 
     @property
     def base_rows(self) -> int:
