@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pumphouse.cli import cli
-from pumphouse.errors import LoadError, RestoreError, UsageError
+from pumphouse.errors import LoadError, RestoreError, TargetBusy, UsageError
+from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
@@ -317,6 +318,37 @@ def test_a_copy_that_somebody_dropped_before_the_restore_ended_is_not_said_to_be
     assert "--anew" in refused.value.hint
     parts(settings, "d.t", to=at, called="d.back", anew=True)
     assert target_rows(target)["back"] == source.snapshot()["t"]
+
+
+def test_who_works_on_a_new_table_is_waited_for_shortly_and_the_restore_goes_on_behind_them(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("parent", [ID, TEXT])
+    source.create_table("t", [ID, TEXT], fk_info=[key("parent")])
+    for table in ("parent", "t"):
+        put(source, table, 1, 2)
+    at = source.genesis()
+    real = build.create_foreign_keys
+    how: dict[str, Any] = {"to": at, "database": "copy"}
+    monkeypatch.setattr(restore_parts, "_LOCK_WAIT_S", 1)
+    with TargetConnection.open(settings.target) as other, monkeypatch.context() as patch:
+
+        def while_somebody_reads(*arguments: Any) -> list[str]:
+            other.execute("START TRANSACTION")
+            other.query("SELECT COUNT(*) FROM copy.t")
+            return real(*arguments)
+
+        patch.setattr(build, "create_foreign_keys", while_somebody_reads)
+        with pytest.raises(TargetBusy, match=r"a transaction on .* holds a table") as refused:
+            parts(settings, "d.%", **how)
+        assert "goes on" in refused.value.hint
+        other.execute("ROLLBACK")
+    parts(settings, "d.%", **how)
+    assert target_rows(target, "copy") == source.snapshot()
+    (keys,) = target.query(
+        "SELECT COUNT(*) FROM information_schema.referential_constraints WHERE constraint_schema = 'copy'"
+    )
+    assert keys == (1,)
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from pymysql.constants import ER
-
 from pumphouse.errors import DdlRefused, LoadError, TargetBusy
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.steps import Build, ForeignKeys, HandOver, Leave
-from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH_EXPRESSION, RetryUnit, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
@@ -166,9 +164,7 @@ def _not_waiting(connection: TargetConnection) -> Iterator[None]:
     """TargetBusy where a statement gave up its wait for a table that somebody holds."""
     try:
         yield
-    except StatementFailed as error:
-        if error.code != ER.LOCK_WAIT_TIMEOUT:
-            raise
+    except RetryUnit as error:
         raise TargetBusy(
             f"a transaction on {connection.name} holds a table that this needs: {error.message}",
             hint="run the same command again when it has ended: it goes on",
