@@ -269,6 +269,7 @@ def test_a_user_that_is_not_let_in_is_not_tried_again(
 
 @pytest.mark.row("W6")
 @pytest.mark.mysql
+# caching_sha2_password asks for the password itself; no plugin of a MariaDB does that by default.
 @pytest.mark.skipif(not is_mysql(), reason="a MariaDB takes a digest of each password")
 @pytest.mark.parametrize("door", DOORS)
 def test_a_password_that_the_server_has_not_seen_yet_is_told_by_tls_alone(

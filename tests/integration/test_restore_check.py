@@ -172,6 +172,7 @@ def test_a_source_that_does_not_let_us_in_stops_a_restore(
     assert ("d",) not in on_spare.query("SHOW DATABASES")
 
 
+# A MySQL has no such right to lack.
 @pytest.mark.skipif(is_mysql(), reason="a MariaDB's right to change the format of its binlog")
 def test_a_source_that_a_reader_may_only_ask_is_told_apart_whatever_a_load_would_set_there(
     settings: Settings, spare: TargetSettings, on_spare: TargetConnection, end: Tso
