@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schema": ("pumphouse.commands.schema:schema", "Rebuild and show the schema timeline."),
     "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
     "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),
+    "flashback": ("pumphouse.commands.flashback:flashback", "Take chosen changes back on a live server."),
     "spark": ("pumphouse.commands.spark:spark", "Package our code for a Spark cluster."),
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
     "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),

@@ -374,7 +374,7 @@ class ServerSettings(Section):
 
 
 class SourceSettings(ServerSettings):
-    """The source database: `archive dump` reads it; only `restore --table … --into source` writes to it."""
+    """The source database: `archive dump` reads it; `restore --table` and `flashback` write to it, `--into source`."""
 
     host: str = Field("", description="host; empty = no source is configured")
 

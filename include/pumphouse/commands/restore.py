@@ -106,7 +106,7 @@ def restore(
     With --table, only those tables are restored, beside what the server has: nothing that exists is changed.
     """
     dry_run = dry_run or plan_only
-    settings, section = _aimed(context.settings, into, parts=bool(tables))
+    settings, section = aimed(context.settings, into, parts=bool(tables))
     if tables and (replace or task):
         raise UsageError("with --table nothing is replaced, and no load goes on: --replace and --task have no meaning")
     if verify and dry_run:
@@ -161,7 +161,7 @@ def _verified(
         )
 
 
-def _aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Place]:
+def aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Place]:
     """The settings for a section, and its name there."""
     if into == "restore_target":
         return settings, "restore_target"

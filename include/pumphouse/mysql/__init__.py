@@ -4,10 +4,11 @@ Every connection of ours to a source, to the history's server or to a target is 
 """
 
 from pumphouse.mysql.connection import NO_RIGHT, ServerConnection, connect, denied, place
-from pumphouse.mysql.session import DUMP, HISTORY, LOAD, LOOSE_MODE, SQL_MODE, Session
+from pumphouse.mysql.session import DUMP, FLASHBACK, HISTORY, LOAD, LOOSE_MODE, SQL_MODE, Session
 
 __all__ = [
     "DUMP",
+    "FLASHBACK",
     "HISTORY",
     "LOAD",
     "LOOSE_MODE",

@@ -133,6 +133,15 @@ LOAD = Session(
     wishes=_WISHES,
 )
 
+# On a server on which others work: it waits for nobody long, and foreign keys count.
+FLASHBACK = Session(
+    sql_mode=SQL_MODE,
+    isolation="REPEATABLE READ",
+    more=_LOADING
+    | {"foreign_key_checks": "ON", "unique_checks": "ON", "innodb_lock_wait_timeout": "10", "lock_wait_timeout": "10"},
+    wishes=_WISHES,
+)
+
 
 def begin(connection: Connection[Any], session: Session, where: str, more: Mapping[str, str] | None = None) -> None:
     """Set a new session; ``where`` names the server, ``more`` are variables of this session alone.

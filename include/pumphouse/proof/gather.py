@@ -40,7 +40,7 @@ class Spill:
     @contextmanager
     def made(cls) -> Iterator[Self]:
         """An empty one, which is gone at the end."""
-        with tempfile.TemporaryDirectory(prefix="pumphouse-proof-") as folder:
+        with tempfile.TemporaryDirectory(prefix="pumphouse-spill-") as folder:
             yield cls(Path(folder))
 
     def put(self, context: LoadContext, pieces: Sequence[SegmentPart], told: Callable[[SegmentPart], None]) -> None:
@@ -52,12 +52,15 @@ class Spill:
                 told(piece)
 
         for blob in Decoder(context).run(each()):
-            data = blob.data
-            with self._lock:
-                self._found[blob.table_id].add(blob.bucket)
-                with self._path(blob.table_id, blob.bucket).open("ab") as file:
-                    file.write(_LENGTH.pack(len(data)))
-                    file.write(data)
+            self.add(blob.table_id, blob.bucket, blob.data)
+
+    def add(self, table_id: int, bucket: int, data: bytes) -> None:
+        """Entries of a bucket, as an Arrow IPC stream."""
+        with self._lock:
+            self._found[table_id].add(bucket)
+            with self._path(table_id, bucket).open("ab") as file:
+                file.write(_LENGTH.pack(len(data)))
+                file.write(data)
 
     def buckets(self, table_id: int) -> list[int]:
         """Those of a table that have anything."""
@@ -70,9 +73,7 @@ class Spill:
         """
         if bucket not in self._found.get(table_id, ()):
             return None, None
-        path = self._path(table_id, bucket)
-        entries = pa.concat_tables(_read(path)).combine_chunks()
-        path.unlink()
+        entries = self.take_entries(table_id, bucket)
         head = UnitHead.of(entries.schema)
         if head.key:
             folded = LastOfKeys.of(entries, head.key).changed()
@@ -81,6 +82,13 @@ class Spill:
             return values.take(pa.array(folded.at[folded.stands])), None
         # What came and what went need not have the same text (a default has fewer digits): checksums cancel out.
         return entries.drop_columns([COUNT]), entries.column(COUNT).to_numpy()
+
+    def take_entries(self, table_id: int, bucket: int) -> pa.Table:
+        """All entries of a bucket that has any; then it is gone."""
+        path = self._path(table_id, bucket)
+        entries = pa.concat_tables(_read(path)).combine_chunks()
+        path.unlink()
+        return entries
 
     def _path(self, table_id: int, bucket: int) -> Path:
         return self._folder / f"{table_id}-{bucket}"

@@ -64,13 +64,13 @@ def subjects(
         if not has_rows(version) or (only and name not in only):
             continue
         rule = out.left_out(name)
-        why = str(rule) if rule is not None else _untold(version, events, rules)
+        why = str(rule) if rule is not None else untold(version, events, rules, _NEW_DUMP)
         found.append(Subject(version=version, why=why))
     return found
 
 
-def _untold(version: TableVersion, events: list[DdlEvent], rules: Rules) -> str:
-    """Why the archive alone does not say which rows a table has, or ''."""
+def untold(version: TableVersion, events: list[DdlEvent], rules: Rules, remedy: str) -> str:
+    """Why changes before and after these DDLs do not say which rows a table has now, or ''; ``remedy`` if one can."""
     for event in events:
         everywhere = event.facts.reach is Reach.CLUSTER
         if not everywhere and version.table.id not in event.table_ids:
@@ -82,9 +82,9 @@ def _untold(version: TableVersion, events: list[DdlEvent], rules: Rules) -> str:
         if event.problem:
             return f"{what}: {event.problem}"
         if not _tells_rows(event):
-            return f"{what} changed rows without a binlog; {_NEW_DUMP}"
+            return f"{what} changed rows without a binlog; {remedy}"
         if changed := _converted(event, version.table.id):
-            return f"{what} changed the type of {changed}; {_NEW_DUMP}"
+            return f"{what} changed the type of {changed}; {remedy}"
     return ""
 
 

@@ -54,7 +54,7 @@ def side_of(
         there: what the server has.
         dialect: of the server.
     """
-    name = _actual((wanted.db, wanted.table.name), there)
+    name = actual((wanted.db, wanted.table.name), there)
     if name is None:
         return replace(table, why="the target does not have it", differs=True), None
     found = {each.name.lower(): each for each in there[name]}
@@ -95,7 +95,7 @@ def side_again(table: ProvenTable, wanted: Wanted, dialect: Dialect) -> Side:
     return Side(wanted=wanted, rendered=tuple(each for each in found if isinstance(each, Proven)))
 
 
-def _actual(name: tuple[str, str], there: There) -> tuple[str, str] | None:
+def actual(name: tuple[str, str], there: There) -> tuple[str, str] | None:
     """The server's spelling of a name, of which it may have folded the case."""
     if name in there:
         return name

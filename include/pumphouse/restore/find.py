@@ -139,7 +139,7 @@ class _Finder:
         self._archive, self._sought, self._tell = archive, sought, tell
         self._windows = view.between(sought.after, sought.upto)
         self._timeline = view.timeline
-        self._chosen = _chosen(view.timeline, sought)
+        self._chosen = tables_called(view.timeline, sought)
         self._layouts = Layouts(view.timeline)
         self._ops = np.array([op for kind, op in ROWS.items() if kind in sought.kinds], np.uint8)
         self._keys: dict[tuple[int, int], tuple[Wanted, list[list[pa.Scalar]]]] = {}
@@ -265,7 +265,7 @@ class _Finder:
             images = images_of(found.data, found.row_start[rows], found.row_len[rows], op, wanted, layout, None)
             for each in images if op == UPDATE else (images,):
                 for key in keys:
-                    mask[rows] |= _equal(each, wanted.key, key)
+                    mask[rows] |= has_key(each, wanted.key, key)
         return mask
 
     def _logical(self, table_id: int) -> int:
@@ -282,11 +282,11 @@ class _Finder:
                 table_id=version.table.id, db=version.db, table=version.table, schema_version=version.schema_version,
                 key=key, epoch=0,
             )  # fmt: skip
-            self._keys[at] = wanted, [_scalars(wanted, text) for text in self._sought.keys]
+            self._keys[at] = wanted, [key_of(wanted, text) for text in self._sought.keys]
         return self._keys[at]
 
 
-def _chosen(timeline: Timeline, sought: Sought) -> frozenset[int]:
+def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
     """Ids of the tables that have a name which is looked for, at some moment of the range; UnknownTable."""
     if not sought.tables:
         return frozenset()
@@ -317,7 +317,7 @@ def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:
     return tuple(found.values())
 
 
-def _scalars(wanted: Wanted, text: str) -> list[pa.Scalar]:
+def key_of(wanted: Wanted, text: str) -> list[pa.Scalar]:
     """A key as somebody types it, in the types of its columns; UsageError."""
     columns = [column for name in wanted.key for column in wanted.table.public_columns if column.name == name]
     said = [text] if len(columns) == 1 else next(csv.reader([text]), [])
@@ -344,7 +344,7 @@ def _scalars(wanted: Wanted, text: str) -> list[pa.Scalar]:
     return found
 
 
-def _equal(rows: pa.RecordBatch, names: Sequence[str], key: Sequence[pa.Scalar]) -> np.ndarray:
+def has_key(rows: pa.RecordBatch, names: Sequence[str], key: Sequence[pa.Scalar]) -> np.ndarray:
     """Mask of the rows with a key."""
     mask = np.ones(rows.num_rows, np.bool_)
     for name, value in zip(names, key, strict=True):

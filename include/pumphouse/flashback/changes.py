@@ -1,0 +1,301 @@
+"""The chosen changes of the archive, folded: of each key the first old image, the last new one, and who came later.
+
+Segments are read twice: those of the range whole, the later ones for the keys that chosen changes have. What is decoded
+lies on disk by table and bucket of the key (`pumphouse.proof.gather.Spill`); in memory are one batch, one bucket, and
+eight bytes for each key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.segment import read_segment
+from pumphouse.archive.view import ArchiveView
+from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash, walk
+from pumphouse.errors import UsageError
+from pumphouse.flashback.plan import Subject
+from pumphouse.loader.decode import Layouts, groups_of, moved_of
+from pumphouse.loader.held import images_of
+from pumphouse.loader.report import Progress
+from pumphouse.loader.work import SegmentPart, pieces_of
+from pumphouse.model.tso import Tso, show
+from pumphouse.proof.gather import Spill
+from pumphouse.restore.find import Sought, has_key, key_of
+
+# Of the archive's bytes, in one bucket.
+BUCKET_BYTES = 16 << 20
+_MOST_BUCKETS = 4096
+_COLUMNS = ("commit_ts", "start_ts", "part", "payload")
+_TS, _START, _POSITION, _CHOSEN, _HAS_OLD, _HAS_NEW = "ts", "start", "position", "chosen", "has old", "has new"
+_ORDER = (pa.field(_TS, pa.int64()), pa.field(_START, pa.int64()), pa.field(_POSITION, pa.int64()))
+_MARKS = tuple(pa.field(name, pa.bool_()) for name in (_CHOSEN, _HAS_OLD, _HAS_NEW))
+# Columns of an entry: of the key, of the old image, of the new one.
+_KEY, _OLD, _NEW = "k:", "o:", "n:"
+_NEVER = 1 << 62
+_AT_ONCE = 1000
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetChange:
+    """What chosen transactions made of the row of one key. ``later``: commit ts of one that is not chosen; 0 = none."""
+
+    table_id: int
+    old: Values | None
+    new: Values | None
+    later: int
+    order: tuple[int, int, int]
+
+
+class Changes:
+    """Those of one flashback.
+
+    Args:
+        archive: where the segments are.
+        view: of the archive from ``sought.after`` on.
+        sought: range, tables and keys.
+        txns: commit ts of the chosen transactions; () = all of the range.
+        subjects: the tables, by id.
+        moment: up to where later changes are looked for.
+        spill: where entries lie meanwhile.
+        tell: told of each segment.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        view: ArchiveView,
+        sought: Sought,
+        txns: Collection[int],
+        subjects: Mapping[int, Subject],
+        moment: Tso,
+        spill: Spill,
+        tell: Progress,
+    ) -> None:
+        self._archive, self._view, self._sought, self._moment = archive, view, sought, moment
+        self._txns = np.array(sorted(txns), np.int64)
+        self._subjects, self._spill, self._tell = subjects, spill, tell
+        self._layouts = Layouts(view.timeline)
+        partitions = view.timeline.partitions
+        self._of = {id_: id_ for id_ in subjects} | {part: of for part, of in partitions.items() if of in subjects}
+        self._keys: dict[int, list[list[pa.Scalar]]] = {}
+        self._hashes: dict[int, list[np.ndarray]] = defaultdict(list)
+        self._known: dict[int, np.ndarray] = {}  # all of them, when the range is read
+        # Chosen row changes, by commit ts and by table.
+        self.transactions: Counter[int] = Counter()
+        self.tables: Counter[int] = Counter()
+
+    def gather(self) -> None:
+        """Read everything; UsageError where a chosen transaction has no change of these tables and keys."""
+        sought, ids = self._sought, frozenset(self._of)
+        begin, upto = sought.after, sought.upto
+        if len(self._txns):
+            begin, upto = Tso(max(begin, int(self._txns[0]) - 1)), Tso(min(upto, int(self._txns[-1])))
+        for batch in self._read(begin, upto, ids, "reading changes"):
+            self._add(batch, whole=True)
+        missing = [int(ts) for ts in self._txns if ts not in self.transactions]
+        if missing:
+            raise UsageError(
+                f"no transaction with the commit ts {show(missing[0])} changed any of these rows",
+                hint="`pumphouse archive find` lists transactions: what it prints first is the commit ts",
+            )
+        self._known = {table_id: np.unique(np.concatenate(found)) for table_id, found in self._hashes.items()}
+        met = frozenset(id_ for id_, of in self._of.items() if of in self._known)
+        if met:
+            for batch in self._read(upto, self._moment, met, "reading later changes"):
+                self._add(batch, whole=False)
+
+    def folded(self, table_id: int) -> Iterator[list[NetChange]]:
+        """The net changes of a table, some at a time, the newest of a bucket first."""
+        for bucket in self._spill.buckets(table_id):
+            found = _folded(self._spill.take_entries(table_id, bucket))
+            for at in range(0, found.num_rows, _AT_ONCE):
+                some = found.slice(at, _AT_ONCE).to_pylist()
+                changes = (_net_change(table_id, row) for row in some)
+                yield [each for each in changes if each.old != each.new]
+
+    def _read(self, after: Tso, upto: Tso, ids: frozenset[int], what: str) -> Iterator[pa.RecordBatch]:
+        if after >= upto:
+            return
+        pieces: list[SegmentPart] = list(pieces_of(self._view.between(after, upto), after, upto, ids))
+        for done, piece in enumerate(pieces):
+            self._tell(what, done, len(pieces))
+            yield from read_segment(
+                self._archive.store,
+                piece.segment,
+                after=piece.after,
+                upto=piece.upto,
+                columns=_COLUMNS,
+                drop=piece.drop,
+            )
+        self._tell(what, len(pieces), len(pieces))
+
+    def _add(self, batch: pa.RecordBatch, *, whole: bool) -> None:
+        """``whole``: of the range, in which changes may be chosen; else keys that are known already are looked for."""
+        commit_ts, start_ts, parts = (batch.column(name).to_numpy() for name in _COLUMNS[:3])
+        found = walk(batch.column("payload"))
+        ids = self._of if whole else [id_ for id_, of in self._of.items() if of in self._known]
+        found = found.take(np.isin(found.table_id, np.array(sorted(ids), np.int64)))
+        of_txns = np.isin(commit_ts, self._txns) if len(self._txns) else np.ones(len(commit_ts), np.bool_)
+        chosen = of_txns[found.txn] & whole
+        for rows in groups_of(found.table_id, found.schema_version, found.op):
+            part = found.take(rows)
+            subject = self._subjects[self._of[int(part.table_id[0])]]
+            mask = chosen[rows]
+            if subject.problem:  # its images may not be decoded
+                self._count(subject, commit_ts[part.txn[mask]])
+                continue
+            order = [commit_ts[part.txn], start_ts[part.txn], parts[part.txn].astype(np.int64) << 40 | part.seq << 1]
+            self._decode(subject, part, mask, order)
+
+    def _decode(self, subject: Subject, part: Mutations, chosen: np.ndarray, order: list[np.ndarray]) -> None:
+        op = int(part.op[0])
+        only = None if chosen.any() else subject.key
+        written = self._view.timeline.at_version(subject.version.table.id, int(part.schema_version[0]))
+        layout = self._layouts.of(subject.wanted, written, only)
+        images = images_of(part.data, part.row_start, part.row_len, op, subject.wanted, layout, None)
+        old, new = images if op == UPDATE else (None, images) if op == INSERT else (images, None)
+        if self._sought.keys and chosen.any():
+            chosen = chosen & self._with_key(subject, old, new)
+        self._count(subject, order[0][chosen])
+        moved = moved_of(old, new, subject.key) if op == UPDATE else None
+        if moved is None:
+            self._put(subject, old, new, chosen, order)
+            return
+        rows = moved.to_numpy(zero_copy_only=False)
+        for which, (was, now), behind in ((~rows, (old, new), 0), (rows, (old, None), 0), (rows, (None, new), 1)):
+            kept = pa.array(which)
+            self._put(
+                subject,
+                None if was is None else was.filter(kept),
+                None if now is None else now.filter(kept),
+                chosen[which],
+                [*(each[which] for each in order[:2]), order[2][which] + behind],
+            )
+
+    def _count(self, subject: Subject, commit_ts: np.ndarray) -> None:
+        for ts, count in zip(*np.unique(commit_ts, return_counts=True), strict=True):
+            self.transactions[int(ts)] += int(count)
+        if len(commit_ts):
+            self.tables[subject.version.table.id] += len(commit_ts)
+
+    def _with_key(self, subject: Subject, old: pa.RecordBatch | None, new: pa.RecordBatch | None) -> np.ndarray:
+        at = subject.version.table.id
+        if at not in self._keys:
+            self._keys[at] = [key_of(subject.keyed, text) for text in self._sought.keys]
+        masks = [has_key(rows, subject.key, key) for rows in (old, new) if rows is not None for key in self._keys[at]]
+        found: np.ndarray = np.logical_or.reduce(masks)
+        return found
+
+    def _put(
+        self,
+        subject: Subject,
+        old: pa.RecordBatch | None,
+        new: pa.RecordBatch | None,
+        chosen: np.ndarray,
+        order: list[np.ndarray],
+    ) -> None:
+        """Entries to the spill, whole ones or of keys alone."""
+        table_id, some = subject.version.table.id, new if new is not None else old
+        if some is None or not some.num_rows:
+            return
+        keys = some.select(list(subject.key))
+        hashes = key_hash(keys)
+        if chosen.any():
+            self._hashes[table_id].append(np.unique(hashes[chosen]))
+        entries = _entries(keys, old, new, self._layouts.of(subject.wanted, subject.version).schema, chosen, order)
+        buckets = (hashes % np.uint64(_buckets(subject))).astype(np.int64)
+        if self._known:
+            near = np.isin(hashes, self._known[table_id])
+            entries, buckets = entries.filter(pa.array(near)), buckets[near]
+        for bucket in np.unique(buckets):
+            self._spill.add(table_id, int(bucket), _stream(entries.filter(pa.array(buckets == bucket))))
+
+
+def _buckets(subject: Subject) -> int:
+    return min(subject.bytes // BUCKET_BYTES + 1, _MOST_BUCKETS)
+
+
+def _stream(entries: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, entries.schema) as writer:
+        writer.write_batch(entries)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _entries(
+    keys: pa.RecordBatch,
+    old: pa.RecordBatch | None,
+    new: pa.RecordBatch | None,
+    image: pa.Schema,
+    chosen: np.ndarray,
+    order: list[np.ndarray],
+) -> pa.RecordBatch:
+    """Images only of chosen changes; of the others the key and its place are enough."""
+    count, columns, fields = (
+        keys.num_rows,
+        list(keys.columns),
+        [each.with_name(_KEY + each.name) for each in keys.schema],
+    )
+    whole = bool(chosen.any())
+    for mark, rows in ((_OLD, old), (_NEW, new)):
+        columns += [
+            pa.nulls(count, each.type) if rows is None or not whole else rows.column(each.name) for each in image
+        ]
+        fields += [each.with_name(mark + each.name) for each in image]
+    columns += [pa.array(each) for each in (*order, chosen, *(np.full(count, rows is not None) for rows in (old, new)))]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*fields, *_ORDER, *_MARKS]))
+
+
+def _folded(entries: pa.Table) -> pa.Table:
+    """One row for each key that has a chosen change."""
+    ts, start, position = (entries.column(field.name).to_numpy() for field in _ORDER)
+    order = np.lexsort((position, start, ts))
+    entries = entries.take(pa.array(order))
+    chosen, at = entries.column(_CHOSEN).to_numpy(zero_copy_only=False), np.arange(entries.num_rows)
+    names = [name for name in entries.schema.names if name.startswith(_KEY)]
+    keys = entries.select(names)
+    for name, values in (
+        ("first", np.where(chosen, at, _NEVER)),
+        ("last", np.where(chosen, at, -1)),
+        ("other", np.where(chosen, -1, at)),
+    ):
+        keys = keys.append_column(name, pa.array(values))
+    found = keys.group_by(names, use_threads=False).aggregate([("first", "min"), ("last", "max"), ("other", "max")])
+    first, last, other = (found.column(name).to_numpy() for name in ("first_min", "last_max", "other_max"))
+    met = last >= 0
+    first, last, other = first[met], last[met], other[met]
+    newest = np.argsort(-last, kind="stable")
+    first, last, other = first[newest], last[newest], other[newest]
+    here = entries.schema.names
+    olds = entries.select([name for name in here if name.startswith(_OLD) or name == _HAS_OLD]).take(pa.array(first))
+    news = entries.select([name for name in here if name.startswith(_NEW) or name == _HAS_NEW]).take(pa.array(last))
+    later = np.where(other > first, entries.column(_TS).to_numpy()[other], 0)
+    table = (
+        entries.select([field.name for field in _ORDER]).take(pa.array(last)).append_column("later", pa.array(later))
+    )
+    for each in (olds, news):
+        for field in each.schema:
+            table = table.append_column(field, each.column(field.name))
+    return table
+
+
+def _net_change(table_id: int, row: dict[str, Any]) -> NetChange:
+    def image(mark: str, there: str) -> Values | None:
+        return {name[len(mark) :]: row[name] for name in row if name.startswith(mark)} if row[there] else None
+
+    return NetChange(
+        table_id=table_id,
+        old=image(_OLD, _HAS_OLD),
+        new=image(_NEW, _HAS_NEW),
+        later=row["later"],
+        order=(row[_TS], row[_START], row[_POSITION]),
+    )

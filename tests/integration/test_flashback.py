@@ -1,0 +1,563 @@
+"""Flashback on a real server: rows go back where nobody changed them since, others stay and are reported, all of it can be undone."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from click.testing import CliRunner, Result
+from pymysql.constants import CLIENT
+
+from pumphouse.archive.manifest import Declaration
+from pumphouse.cli import cli
+from pumphouse.errors import RestoreError, TargetBusy, TargetUnreachable, UnknownTable, UsageError
+from pumphouse.flashback.report import FlashbackReport
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso
+from pumphouse.runs import load
+from pumphouse.runs.flashback import Chosen, Files, run
+from pumphouse.settings import Settings
+from tests.integration.test_load_rules import ID, TEXT, put
+from tests.integration.test_proof import HIGH, LOW, of_every_type
+from tests.support import mariadb
+from tests.support.killed import Killed, calls_until_killed
+from tests.support.kind import is_mysql
+from tests.support.loading import restored
+from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
+
+pytestmark = [pytest.mark.row("R5"), pytest.mark.mysql]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redo files go to the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def commit(source: MadeSource, *changes: tuple[Any, ...]) -> int:
+    """One transaction of (what, table, handle or values)."""
+    with (opened := source.txn()) as t:
+        for what, table, *rest in changes:
+            values = rest.pop() if isinstance(rest[-1], dict) else {}
+            getattr(t, what)(table, *rest, **values)
+    return opened.commit_ts
+
+
+def live(source: MadeSource, settings: Settings, **how: Any) -> Settings:
+    """The server is the source, as it is now."""
+    source.cut()
+    restored(settings, dry_run=False, **how)
+    return settings.model_copy(update={"source": mariadb.as_source(settings.target)})
+
+
+def back(
+    settings: Settings, chosen: Chosen, *, into: Any = "source", apply: bool = True, **how: Any
+) -> FlashbackReport:
+    return run(settings, chosen=chosen, into=into, apply=apply, **how)
+
+
+def between(source: MadeSource, after: int, *tables: str, **more: Any) -> Chosen:
+    return Chosen(after=Tso(after), until=source.archive.end(), tables=tables, **more)
+
+
+def ran(target: TargetConnection, path: str | Path) -> None:
+    """What a person does with a file of statements."""
+    text, server = Path(path).read_bytes(), target.settings
+    if is_mysql():
+        options = (
+            {"unix_socket": server.unix_socket} if server.unix_socket else {"host": server.host, "port": server.port}
+        )
+        with pymysql.connect(
+            user=server.user, password=server.password.get_secret_value(), client_flag=CLIENT.MULTI_STATEMENTS, **options
+        ) as connection, connection.cursor() as cursor:  # fmt: skip
+            cursor.execute(text.decode())
+            while cursor.nextset():
+                pass
+        return
+    where = [f"--socket={server.unix_socket}"] if server.unix_socket else [f"-h{server.host}", f"-P{server.port}"]
+    secret = server.password.get_secret_value()
+    subprocess.run(["mariadb", "--no-defaults", *where, f"-u{server.user}", f"-p{secret}"], input=text, check=True)
+
+
+def total(report: FlashbackReport) -> tuple[int, int, int, int, int]:
+    found = report.total
+    return found.insert, found.update, found.delete, found.back, found.conflicts
+
+
+def whys(report: FlashbackReport) -> dict[str | None, str]:
+    return {each.key["id"]: each.why for each in report.conflicts}
+
+
+@pytest.fixture
+def three(source: MadeSource) -> tuple[int, dict[str, Any]]:
+    """A table of three kinds of change between a moment, which is given with the rows of then, and the end."""
+    source.create_table("t", [ID, TEXT, column(3, "n")])
+    source.genesis()
+    commit(source, *(("insert", "t", {"id": n, "a": b"x%d" % n, "n": n}) for n in range(1, 7)))
+    after, rows = source.tick(), source.snapshot()
+    commit(source, ("insert", "t", {"id": 7, "a": b"new", "n": None}), ("update", "t", 1, {"a": b"other", "n": None}))
+    commit(source, ("delete", "t", 2), ("delete", "t", 3), ("update", "t", 4, {"n": 44}))
+    return after, rows
+
+
+def test_changes_of_every_kind_are_taken_back_once_and_the_redo_brings_them_again(
+    source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]]
+) -> None:
+    after, before = three
+    on, now = live(source, settings), source.snapshot()
+    chosen = between(source, after)
+    planned = back(on, chosen, apply=False)
+    assert total(planned) == (2, 2, 1, 0, 0)
+    assert planned.files == {}
+    assert target_rows(target) == now, "a plan changes nothing"
+    done = back(on, chosen)
+    assert target_rows(target) == before
+    assert (total(done), done.batches, done.changes) == ((2, 2, 1, 0, 0), 1, 5)
+    (note,) = done.notes
+    assert "in no binlog" in note
+    again = back(on, chosen)
+    assert total(again) == (0, 0, 0, 5, 0)
+    assert target_rows(target) == before
+    ran(target, done.files["redo"])
+    assert target_rows(target) == now
+    assert Path(done.files["redo"]).stat().st_mode & 0o77 == 0, "it has rows"
+    back(on, chosen)
+    ran(target, done.files["redo"])
+    assert target_rows(target) == now, "a later run has added to the file"
+
+
+def test_the_sql_of_a_flashback_does_what_it_does_and_its_redo_undoes_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]], tmp_path: Path
+) -> None:
+    after, before = three
+    on, now = live(source, settings), source.snapshot()
+    path = tmp_path / "undo.sql"
+    report = back(on, between(source, after), apply=False, files=Files(sql=path))
+    assert target_rows(target) == now
+    assert report.files == {"sql": str(path), "redo": str(tmp_path / "undo.redo.sql")}
+    # What somebody changes before it is run stays.
+    target.execute("UPDATE d.t SET n = 9 WHERE id = 1")
+    target.execute("INSERT INTO d.t VALUES (2, 'again', 0)")
+    ran(target, path)
+    kept = target.query("SELECT id, a, n FROM d.t WHERE id IN (1, 2) ORDER BY 1")
+    assert kept == [(1, "other", 9), (2, "again", 0)]
+    target.execute("UPDATE d.t SET a = 'x1', n = 1 WHERE id = 1")
+    target.execute("UPDATE d.t SET a = 'x2', n = 2 WHERE id = 2")
+    assert target_rows(target) == before
+    ran(target, path)
+    assert target_rows(target) == before
+    ran(target, report.files["redo"])
+    assert target_rows(target) == now
+    with pytest.raises(UsageError, match="there is a file"):
+        back(on, between(source, after), apply=False, files=Files(sql=path))
+
+
+def test_a_row_that_somebody_changed_since_stays_and_is_reported_with_what_it_is_now(
+    source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]], tmp_path: Path
+) -> None:
+    after, _ = three
+    until = source.tick()
+    later = commit(source, ("update", "t", 4, {"a": b"later"}))
+    on = live(source, settings)
+    for statement in (
+        "UPDATE d.t SET n = 5 WHERE id = 1",
+        "INSERT INTO d.t VALUES (2, 'mine', 2)",
+        "INSERT INTO d.t VALUES (3, 'x3', 3)",
+        "DELETE FROM d.t WHERE id = 7",
+    ):
+        target.execute(statement)
+    chosen = Chosen(after=Tso(after), until=Tso(until))
+    report = back(on, chosen, files=Files(report=tmp_path / "stay.jsonl"))
+    assert total(report) == (0, 0, 0, 2, 3)
+    assert whys(report)["1"] == "somebody changed it since"
+    assert whys(report)["2"] == "there is a row of this key again"
+    assert str(later) in whys(report)["4"]
+    one = next(each for each in report.conflicts if each.key == {"id": "1"})
+    assert (one.old, one.new) == ({"id": "1", "a": "x1", "n": "1"}, {"id": "1", "a": "other", "n": None})
+    assert one.now == {"id": "1", "a": "other", "n": "5"}
+    lines = [json.loads(line) for line in (tmp_path / "stay.jsonl").read_text().splitlines()]
+    assert [each["key"] for each in lines] == [dict(each.key) for each in report.conflicts]
+    assert target.query("SELECT id, a, n FROM d.t WHERE id IN (1, 2) ORDER BY 1") == [(1, "other", 5), (2, "mine", 2)]
+    target.execute("DELETE FROM d.t WHERE id IN (1, 4)")
+    assert whys(back(on, chosen))["1"] == "somebody deleted it since"
+
+
+def test_of_a_chain_the_first_old_image_comes_back_and_a_transaction_between_that_is_not_chosen_is_a_conflict(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    put(source, "t", 1, 2, 3, 4)
+    first = commit(source, ("update", "t", 1, {"a": b"1"}), ("update", "t", 2, {"a": b"1"}), ("delete", "t", 3))
+    other = commit(source, ("update", "t", 2, {"a": b"2"}))
+    last = commit(
+        source, ("update", "t", 1, {"a": b"3"}), ("update", "t", 2, {"a": b"3"}), ("insert", "t", {"id": 3, "a": b"3"})
+    )
+    commit(source, ("insert", "t", {"id": 9, "a": b"9"}), ("delete", "t", 4))
+    on = live(source, settings)
+    report = back(on, Chosen(txns=(Tso(first), Tso(last)), tables=("d.t",)))
+    assert sorted(report.transactions.items()) == [(first, 3), (last, 3)]
+    assert total(report) == (0, 2, 0, 0, 1)
+    assert str(other) in whys(report)["2"]
+    assert target.query("SELECT id, a FROM d.t ORDER BY 1") == [(1, "x"), (2, "3"), (3, "x"), (9, "9")]
+    with pytest.raises(UsageError, match="no transaction with the commit ts"):
+        back(on, Chosen(txns=(Tso(first + 1),)))
+
+
+def test_only_rows_of_the_keys_go_back_and_a_key_that_changed_is_a_row_that_goes_and_one_that_comes(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.create_table(
+        "c",
+        [column(1, "a", flag=1), column(2, "b", MysqlType.VARCHAR, flag=1), column(3, "v")],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("a", 0), ("b", 1), unique=True, primary=True)],
+    )
+    source.genesis()
+    put(source, "t", 1, 2, 3)
+    commit(source, *(("insert", "c", {"a": 1, "b": text, "v": 1}) for text in (b"x,y", b"z\r\n'\\", b"Z")))
+    after = source.tick()
+    commit(source, ("update", "t", 2, {"id": 22}), ("delete", "t", 1), ("delete", "t", 3))
+    commit(source, ("update", "c", 1, {"b": b"moved"}), ("update", "c", 2, {"v": 5}), ("delete", "c", 3))
+    on = live(source, settings)
+    assert total(back(on, between(source, after, "d.t", keys=("1", "22")))) == (1, 0, 1, 0, 0)
+    assert target.query("SELECT id FROM d.t ORDER BY 1") == [(1,)]
+    assert total(back(on, between(source, after, "d.t"))) == (2, 0, 0, 2, 0)
+    assert target.query("SELECT id FROM d.t ORDER BY 1") == [(1,), (2,), (3,)]
+    assert total(back(on, between(source, after, "d.c", keys=('1,"x,y"',)))) == (1, 0, 1, 0, 0)
+    back(on, between(source, after, "d.c"))
+    assert target.query("SELECT a, b, v FROM d.c ORDER BY CAST(b AS BINARY)") == [
+        (1, "Z", 1),
+        (1, "x,y", 1),
+        (1, "z\r\n'\\", 1),
+    ]
+    with pytest.raises(UsageError, match="no value of id"):
+        back(on, between(source, after, "d.t", keys=("1 OR 1=1",)))
+
+
+def test_values_of_every_type_are_compared_and_come_back_as_they_were(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", of_every_type())
+    source.genesis()
+    commit(source, ("insert", "t", {"id": 1}), ("insert", "t", {"id": 2, **LOW}), ("insert", "t", {"id": 3, **HIGH}))
+    commit(source, ("insert", "t", {"id": 4, **LOW}), ("insert", "t", {"id": 5, **HIGH}), ("insert", "t", {"id": 6}))
+    source.cut()
+    restored(settings, dry_run=False)
+    before = target.query("SELECT * FROM d.t ORDER BY id")
+    after = source.tick()
+    commit(source, ("update", "t", 1, HIGH), ("update", "t", 2, HIGH), ("update", "t", 3, LOW))
+    commit(source, ("delete", "t", 4), ("delete", "t", 5), ("update", "t", 6, LOW), ("insert", "t", {"id": 7, **HIGH}))
+    on = live(source, settings)
+    now = target.query("SELECT * FROM d.t ORDER BY id")
+    path = tmp_path / "undo.sql"
+    back(on, between(source, after), apply=False, files=Files(sql=path))
+    done = back(on, between(source, after))
+    assert total(done) == (2, 4, 1, 0, 0), done.conflicts
+    assert target.query("SELECT * FROM d.t ORDER BY id") == before
+    assert total(back(on, between(source, after))) == (0, 0, 0, 7, 0)
+    ran(target, done.files["redo"])
+    assert target.query("SELECT * FROM d.t ORDER BY id") == now
+    ran(target, path)
+    assert target.query("SELECT * FROM d.t ORDER BY id") == before
+    ran(target, done.files["redo"])
+    # Each value counts: a row is left alone if one of them is another.
+    target.execute("CREATE DATABASE keep")
+    target.execute("CREATE TABLE keep.t LIKE d.t")
+    target.execute("INSERT INTO keep.t SELECT * FROM d.t")
+    for name in HIGH:
+        target.execute(f"UPDATE d.t a JOIN d.t b ON b.id = 3 SET a.{name} = b.{name} WHERE a.id = 2")
+        found = back(on, between(source, after, "d.t", keys=("2",)), apply=False)
+        assert total(found) == (0, 0, 0, 0, 1), name
+        target.execute(f"UPDATE d.t a JOIN keep.t b USING (id) SET a.{name} = b.{name} WHERE id = 2")
+    assert total(back(on, between(source, after, "d.t", keys=("2",)), apply=False)) == (0, 1, 0, 0, 0)
+
+
+def test_a_whole_random_history_goes_back_to_any_moment_and_forth_again(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    """Unique values that rows exchange, moved keys, several Pumps and windows; in batches too small for all of it."""
+    churn, rng = Churn(source, 5), random.Random(5)
+    churn.fill()
+    source.genesis()
+    marks = []
+    for _ in range(4):
+        marks.append((source.tick(), source.snapshot()))
+        churn.work(8)
+        if rng.random() < 0.7:
+            source.cut(pumps=3)
+    on, now = live(source, settings), source.snapshot()
+    for at, rows in reversed(marks):
+        report = back(on, between(source, at, "d.t", "d.u"), batch_rows=40)
+        assert report.total.conflicts == 0, report.conflicts
+        found = target_rows(target)
+        assert (found["t"], found["u"], found["k"]) == (rows["t"], rows["u"], now["k"])
+        ran(target, report.files["redo"])
+        assert target_rows(target) == now
+
+
+def test_killed_at_any_statement_and_run_again_it_ends_the_same(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT], index_info=[index(1, "ua", ("a", 1), unique=True)])
+    source.genesis()
+    commit(source, *(("insert", "t", {"id": n, "a": b"x%d" % n}) for n in range(1, 7)))
+    after, before = source.tick(), source.snapshot()
+    commit(source, ("update", "t", 1, {"a": b"-"}), ("update", "t", 2, {"a": b"x1"}), ("update", "t", 1, {"a": b"x2"}))
+    commit(source, ("delete", "t", 3), ("insert", "t", {"id": 8, "a": b"x3"}), ("update", "t", 5, {"a": b"y"}))
+    on, now = live(source, settings), source.snapshot()
+    chosen, kills = between(source, after), 0
+    for batch_rows in (4, 100):
+        for calls in range(1, 100):
+            with monkeypatch.context() as patch:
+                left = calls_until_killed(patch)
+                left[0] = calls
+                try:
+                    back(on, chosen, batch_rows=batch_rows)
+                except Killed:
+                    kills += 1
+                    back(on, chosen, batch_rows=batch_rows)
+                else:
+                    calls = 0
+                left[0] = 0
+                back(on, chosen, batch_rows=batch_rows)  # rows that exchanged values may be in two batches
+            assert target_rows(target) == before
+            (redo,) = Path.cwd().glob("flashback-*.redo.sql")
+            ran(target, redo)
+            assert target_rows(target) == now
+            redo.unlink()
+            if not calls:
+                break
+    assert kills > 15
+
+
+def test_rows_exchange_values_of_a_unique_key_and_one_that_is_taken_by_another_is_refused_alone(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [ID, TEXT, column(3, "n")], index_info=[index(1, "ua", ("a", 1), unique=True)])
+    source.genesis()
+    commit(source, *(("insert", "t", {"id": n, "a": b"x%d" % n, "n": n}) for n in range(1, 6)))
+    after, before = source.tick(), source.snapshot()
+    for id_, text in ((1, b"-"), (2, b"x1"), (1, b"x2"), (3, b"y3"), (4, b"x3")):
+        commit(source, ("update", "t", id_, {"a": text}))
+    commit(source, ("delete", "t", 5))
+    on, now = live(source, settings), source.snapshot()
+    path = tmp_path / "undo.sql"
+    back(on, between(source, after), apply=False, files=Files(sql=path))
+    ran(target, path)
+    assert target_rows(target) == before
+    ran(target, tmp_path / "undo.redo.sql")
+    assert target_rows(target) == now
+    target.execute("INSERT INTO d.t VALUES (50, 'x5', 0), (40, 'x4', 0)")
+    report = back(on, between(source, after))
+    # 3 was given up by 4, which does not get x4 again: so 4 stays, and 3 cannot have x3.
+    assert sorted(whys(report)) == ["3", "4", "5"]
+    assert all("the server refuses it" in why for why in whys(report).values())
+    assert target.query("SELECT id, a FROM d.t WHERE id < 40 ORDER BY 1") == [
+        (1, "x1"),
+        (2, "x2"),
+        (3, "y3"),
+        (4, "x3"),
+    ]
+
+
+def test_no_row_of_another_table_goes_with_a_row_that_is_taken_back(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    """The source's server has foreign keys that follow; parents and children of the range go in their order."""
+    for name in ("parent", "child"):
+        source.create_table(name, [ID, column(2, "p"), column(3, "n")])
+    source.genesis()
+    commit(source, ("insert", "parent", {"id": 1}), ("insert", "child", {"id": 1, "p": 1}))
+    after, before = source.tick(), source.snapshot()
+    commit(
+        source, ("insert", "parent", {"id": 2}), ("insert", "parent", {"id": 3}), ("insert", "child", {"id": 2, "p": 2})
+    )
+    commit(source, ("delete", "child", 1), ("delete", "parent", 1))
+    on = live(source, settings)
+    target.execute(
+        "ALTER TABLE d.child ADD FOREIGN KEY (p) REFERENCES d.parent (id) ON DELETE CASCADE ON UPDATE CASCADE"
+    )
+    target.execute("ALTER TABLE d.parent ADD FOREIGN KEY (p) REFERENCES d.parent (id) ON DELETE CASCADE")
+    target.execute("INSERT INTO d.child VALUES (7, 3, 0)")
+    report = back(on, between(source, after))
+    assert whys(report) == {"3": "rows of another table refer to it"}
+    assert target.query("SELECT id, p FROM d.child ORDER BY 1") == [(1, 1), (7, 3)]
+    assert target.query("SELECT id FROM d.parent ORDER BY 1") == [(1,), (3,)]
+    target.execute("DELETE FROM d.child WHERE id = 7")
+    assert total(back(on, between(source, after))) == (0, 0, 1, 4, 0)
+    assert target_rows(target) == before
+
+
+def test_a_table_that_cannot_be_put_back_is_named_and_nothing_is_changed(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    names = ("dropped", "emptied", "retyped", "fired", "grown", "good", "gone", "renamed", "wider", "keyed")
+    for name in names:
+        source.create_table(name, [ID, TEXT])
+    source.create_table("keyless", [column(1, "a")], pk_is_handle=False)
+    source.genesis()
+    after = source.tick()
+    for name in names:
+        put(source, name, 1)
+    commit(source, ("insert", "keyless", {"a": 1}))
+    until = Tso(source.tick())
+    source.drop_table("dropped")
+    source.truncate("emptied")
+    raw = json.loads(json.dumps(source.tables["retyped"].info.raw))
+    raw["cols"][1]["type"] |= {"Flen": 2}
+    source.alter("retyped", 12, raw)
+    source.rename_table("renamed", "called")
+    source.add_column("wider", column(3, "c", default="7", origin_default="7"))
+    raw = json.loads(json.dumps(source.tables["keyed"].info.raw))
+    raw["pk_is_handle"] = False
+    raw["cols"][0]["type"]["Flag"] = 1
+    source.alter("keyed", 32, raw)
+    on, now = live(source, settings), None
+    target.execute("CREATE TRIGGER d.heard AFTER DELETE ON d.fired FOR EACH ROW SET @x = 1")
+    target.execute("ALTER TABLE d.grown ADD more INT")
+    target.execute("DROP TABLE d.gone")
+    now = target_rows(target)
+    chosen = Chosen(after=Tso(after), until=until)
+    report = back(on, chosen, apply=False)
+    assert {name.partition(".")[2] for name in report.problems} == {
+        "dropped", "emptied", "retyped", "fired", "grown", "gone", "keyless", "keyed",
+    }  # fmt: skip
+    said = {name.partition(".")[2]: why for name, why in report.problems.items()}
+    assert "DROP_TABLE" in said["dropped"]
+    assert "TRUNCATE_TABLE" in said["emptied"]
+    assert "type of a" in said["retyped"]
+    assert "heard" in said["fired"]
+    assert "more" in said["grown"]
+    assert "no key" in said["keyless"]
+    assert "key" in said["keyed"]
+    with pytest.raises(RestoreError, match="8 tables cannot be put back"):
+        back(on, chosen)
+    assert target_rows(target) == now
+    assert total(back(on, Chosen(after=Tso(after), until=until, tables=("d.good", "d.renamed", "d.wider")))) == (
+        0,
+        0,
+        3,
+        0,
+        0,
+    )
+    with pytest.raises(UnknownTable):
+        back(on, Chosen(after=Tso(after), until=until, tables=("d.none",)))
+
+
+def test_a_range_that_the_archive_does_not_hold_is_refused_and_so_is_one_with_losses(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    genesis = source.genesis()
+    put(source, "t", 1)
+    source.cut(declared=(Declaration(
+        node_id="pump-9", incarnation="i", from_ts=genesis, to_ts=Tso(source.ts), reason="gone", who="me",
+    ),))  # fmt: skip
+    on = live(source, settings, accept_losses=True)
+    end = source.archive.end()
+    with pytest.raises(TargetUnreachable, match="begins at"):
+        back(on, Chosen(after=Tso(genesis - 1), until=end))
+    with pytest.raises(TargetUnreachable, match="ends at"):
+        back(on, Chosen(after=genesis, until=Tso(end + 1)))
+    with pytest.raises(TargetUnreachable, match="ends at"):
+        back(on, Chosen(after=Tso(end + 1), until=Tso(end + 2)))
+    with pytest.raises(RestoreError, match="losses"):
+        back(on, Chosen(after=genesis, until=end))
+    assert target.query("SELECT id FROM d.t") == [(1,)]
+    assert total(back(on, Chosen(after=genesis, until=end), accept_losses=True)) == (0, 0, 1, 0, 0)
+    for chosen in (Chosen(), Chosen(after=genesis), Chosen(after=end, until=genesis), Chosen(txns=(end,), keys=("1",))):
+        with pytest.raises(UsageError):
+            back(on, chosen)
+
+
+def test_rows_that_somebody_holds_are_waited_for_and_nothing_of_the_batch_is_changed(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    three: tuple[int, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    after, _ = three
+    on, now = live(source, settings), source.snapshot()
+    monkeypatch.setattr("pumphouse.flashback.apply._ATTEMPTS", 1)
+    monkeypatch.setitem(run.__globals__["FLASHBACK"].more, "innodb_lock_wait_timeout", "1")
+    with target.transaction():
+        target.execute("UPDATE d.t SET n = 45 WHERE id = 4")
+        with pytest.raises(TargetBusy, match="holds rows"):
+            back(on, between(source, after))
+        target.execute("UPDATE d.t SET n = 44 WHERE id = 4")
+    assert target_rows(target) == now
+
+
+def test_a_target_of_loads_takes_it_under_the_names_that_its_load_gives_and_only_as_far_as_it_has_come(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    rules = [{"do": "route", "database": "d", "to": "there", "why": "a test"}]
+    loads = settings.load.model_dump() | {"rules": rules}
+    on = Settings.model_validate({**dict(settings), "load": loads})
+    load.run(on)
+    after = source.tick()
+    put(source, "t", 1, 2)
+    source.cut()
+    chosen = between(source, after)
+    with pytest.raises(UsageError, match="has not come to"):
+        back(on, chosen, into="target")
+    load.run(on)
+    report = back(on, chosen, into="target")
+    assert total(report) == (0, 0, 2, 0, 0)
+    assert target_rows(target, "there")["t"].total() == 0
+    commit(source, ("update", "t", 1, {"a": b"later"}))
+    source.cut()
+    load.run(on)
+    assert target.query("SELECT id, a FROM there.t") == [(1, "later")]
+
+
+def called(settings: Settings, *words: str) -> Result:
+    """The command line with these settings."""
+    Path("pumphouse.toml").write_text(
+        f'cluster = {{ url = "{settings.cluster.url}" }}\narchive = {{ root = "{settings.archive.root}" }}\n'
+        f"[source]\n{mariadb.as_lines(settings.target)}"
+    )
+    return CliRunner().invoke(cli, ["flashback", *words])
+
+
+def test_the_command_prints_a_plan_on_a_screen_applies_it_and_says_how_to_undo_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]]
+) -> None:
+    after, before = three
+    live(source, settings)
+    target.execute("UPDATE d.t SET a = 'mine' WHERE id = 4")
+    words = ["--from", str(after), "--until", str(source.archive.end()), "--table", "d.*", "--into", "source"]
+    plan = called(settings, *words)
+    assert plan.exit_code == 0, plan.output
+    assert "d.t  2 come again, 1 get old values, 1 go, 1 stay" in plan.output
+    assert "d.t id=4: somebody changed it since" in plan.output
+    assert "now: a=mine" in plan.output
+    assert "nothing was changed: --apply puts 4 rows back in 1 transaction" in plan.output
+    assert len(plan.output.splitlines()) < 20
+    done = called(settings, *words, "--apply", "--redo", "again.sql", "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert (said["total"]["conflicts"], said["files"], said["until_ts"]) == (
+        1,
+        {"redo": "again.sql"},
+        source.archive.end(),
+    )
+    assert [each["changes"] for each in said["transactions"]] == [2, 3]
+    target.execute("UPDATE d.t SET a = 'x4', n = 4 WHERE id = 4")
+    assert target_rows(target) == before
+    written = called(settings, *words, "--sql", "undo.sql")
+    assert "written" not in written.output, "nothing is left to do"
+    assert not Path("undo.sql").exists()
+    for wrong in (["--apply", "--sql", "x.sql"], ["--redo", "x.sql"]):
+        assert isinstance(called(settings, *words, *wrong).exception, UsageError)
