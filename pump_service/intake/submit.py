@@ -128,7 +128,7 @@ class Submitter:
         self.queued += size
         self._pause_when_full()
         self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
-        self._hand_over(records, done, size)
+        self._hand_over(records, done, size, here=True)
 
     def _flush(self) -> None:
         if not self._parts:
@@ -151,25 +151,26 @@ class Submitter:
             except BaseException:
                 self._give_back(size)
                 raise
-            self._hand_over(records, done, size)
+            self._hand_over(records, done, size, here=False)
         except Exception as error:
             log.exception("submit_failed", items=len(items))
             refusal = error if isinstance(error, BinlogError) else BinlogError(f"Unexpected {type(error)}: {error}")
             done([refusal] * len(items))
 
-    def _hand_over(self, records: Records, done: Done, size: int) -> None:
+    def _hand_over(self, records: Records, done: Done, size: int, *, here: bool) -> None:
+        # Calls that come one by one, as from a grpcio server, gather while the thread writes those before them.
         sent = _Sent(done, self._loop.time(), records.bytes, size)
         self._sent.add(sent)
         self._sending = True  # a store that is closing answers at once
         try:
-            self._store.submit(records, partial(self._cross_over, sent), here=True)
+            self._store.submit(records, partial(self._cross_over, sent), here=here)
         except BaseException:  # whoever called answers; nothing of it is queued
             self._sent.discard(sent)
             self._give_back(size)
             raise
         finally:
             self._sending = False
-        if not self._writes:
+        if here and not self._writes:
             self._writes = True
             self._loop.call_soon(self._write)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from pumphouse.proto.binlog_pb2 import PrewriteValue, TableMutation
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pumphouse.registry.file import FileCluster
+from tests.support.crashfs import FaultyFs
 from tests.support.intakekit import CLUSTER, Intake, on_a_store
 from tests.support.pumpserver import commit, prewrite, rollback
+from tests.support.setclock import SetClock
 from tests.support.storekit import fake as fake_item
 
 pytestmark = pytest.mark.usefixtures("who_writes")
@@ -83,6 +86,25 @@ def test_what_one_turn_of_the_loop_brings_goes_as_one_group(tmp_path: Path) -> N
         await bench.indexed(50)
 
     run(tmp_path, test)
+
+
+@pytest.mark.row("P3")
+def test_calls_that_come_one_by_one_gather_while_the_disk_syncs(tmp_path: Path) -> None:
+    fs = FaultyFs()
+
+    async def test(bench: Bench) -> None:
+        await bench.ingest.write(prewrite(1))
+        before = fs.syncs
+        fs.faults["sync"] = lambda _: time.sleep(0.01)
+        calls = []
+        for ts in range(10, 30):
+            calls.append(asyncio.create_task(bench.ingest.write(prewrite(ts))))
+            for _turn in range(10):  # of the loop, as a grpcio server takes for each call
+                await asyncio.sleep(0)
+        await asyncio.gather(*calls)
+        assert fs.syncs - before < 8
+
+    run(tmp_path, test, opening={"fs": fs}, clock=SetClock())  # no disk is slow, however busy this machine
 
 
 def test_one_bad_payload_does_not_touch_its_neighbours(tmp_path: Path) -> None:
