@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pickle
 import pkgutil
@@ -68,3 +69,16 @@ def test_every_setting_has_a_description() -> None:
 
 def test_tests_name_rows_that_exist() -> None:
     assert sorted(set(rows.collect()) - set(rows.ROWS)) == []
+
+
+@pytest.mark.row("O1")
+def test_no_log_line_has_a_fact_that_ends_a_task_of_airflow() -> None:
+    """Its supervisor hands a line's facts on as arguments beside these, and dies of one of the same name."""
+    taken, found = {"target", "level", "msg", "event"}, []
+    for path in (
+        each for folder in ("include", "plugins", "spark_tasks", "dags") for each in (ROOT / folder).rglob("*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log."):
+                found += [f"{path.relative_to(ROOT)}:{each.lineno}" for each in node.keywords if each.arg in taken]
+    assert found == []

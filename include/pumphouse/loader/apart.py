@@ -38,7 +38,7 @@ def require_not_source(connection: TargetConnection, settings: Settings) -> None
                 target=connection.name,
             )
         if note:
-            log.warning("target_not_compared", target=connection.name, other=server_name(other), note=note)
+            log.warning("target_not_compared", server=connection.name, other=server_name(other), note=note)
     if is_cluster(connection, settings.cluster.url):
         raise LoadError(
             f"target {connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
@@ -53,7 +53,7 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
         try:
             connection = TargetConnection.open(target, timeout_s=_COMPARE_S)
         except (TargetUnavailable, ConfigError) as error:  # no load writes there either, as long as that is so
-            log.warning("target_not_compared", target=section, other=server_name(server), note=error.message)
+            log.warning("target_not_compared", server=section, other=server_name(server), note=error.message)
             why = "their addresses are the same" if places(target) & places(server) else ""
         else:
             with connection:
@@ -98,7 +98,7 @@ def shared_with(
     if not why:
         return "", note
     theirs = {other.schema_name, *routes_of(other.rules).places(names)}
-    with TargetConnection.open(TargetSettings.model_validate(other.model_dump(exclude={"rules"}))) as connection:
+    with TargetConnection.open(other) as connection:
         theirs |= {*places_of_loads(connection, cluster_id, names)}
     known = {each.casefold() for each in (mine.settings.schema_name, *databases)}
     both = sorted(each for each in theirs if each.casefold() in known)

@@ -127,7 +127,7 @@ class _Watch:
             while True:
                 found = blockers_of(asking, self._waiting)
                 if not self._end and _sessions(found) - _sessions(self._seen):
-                    log.warning("waiting_for_session", target=asking.name, session=_shown(found), why=_WHY)
+                    log.warning("waiting_for_session", server=asking.name, session=_shown(found), why=_WHY)
                 self._seen = found or self._seen
                 for blocker in found if self._end else ():
                     self._kill(asking, blocker)
@@ -135,7 +135,7 @@ class _Watch:
                     return
 
     def _kill(self, asking: TargetConnection, blocker: Blocker) -> None:
-        log.warning("session_ended", target=asking.name, session=str(blocker), why=_WHY)
+        log.warning("session_ended", server=asking.name, session=str(blocker), why=_WHY)
         try:
             asking.execute(f"KILL {'TIDB ' if asking.dialect is Dialect.TIDB else ''}{blocker.connection_id}")
         except StatementFailed as error:

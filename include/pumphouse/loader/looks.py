@@ -149,7 +149,7 @@ class Looks:
             (statement.sql,),
         ):
             if not told:
-                log.info("ddl_runs_still", target=self._connection.name, statement=statement.sql[:200])
+                log.info("ddl_runs_still", server=self._connection.name, statement=statement.sql[:200])
             told = True
             time.sleep(0.2)
 

@@ -99,7 +99,7 @@ class LoadReport:
             if said.left_out(name) is None
         ]
         if rules.parked:
-            log.warning("tables_parked", target=target, task=task, tables=rules.parked)
+            log.warning("tables_parked", server=target, task=task, tables=rules.parked)
         return report
 
     def planned(self, steps: Steps, recorded: Recorded = NOTHING_RECORDED, *, dry_run: bool = True) -> Self:
@@ -112,7 +112,7 @@ class LoadReport:
         """Rules that fit nothing are said: a name that is misspelt would do nothing, without a word."""
         for what in rules.unheard_of:
             self.notes.append(f"{what}; is it misspelt?")
-            log.warning("rule_of_nothing", target=self.target, task=self.task, what=what)
+            log.warning("rule_of_nothing", server=self.target, task=self.task, what=what)
 
     @property
     def losses(self) -> Losses:

@@ -28,7 +28,7 @@ def run_ddl(connection: TargetConnection, ddl: Ddl, *, safe: bool) -> None:
             connection.execute(ddl.sql)
     except StatementFailed as error:
         if safe and error.code in _DONE_BEFORE:
-            log.warning("ddl_done_before", target=connection.name, statement=ddl.sql[:500], code=error.code)
+            log.warning("ddl_done_before", server=connection.name, statement=ddl.sql[:500], code=error.code)
             return
         if error.condition:
             raise

@@ -136,7 +136,7 @@ class Replay:
             self._positions.end()
         except BaseException as error:
             self._fail(error)
-            log.warning("replay_failed", target=self._owner.name, error=str(error))
+            log.warning("replay_failed", server=self._owner.name, error=str(error))
             raise
         finally:
             self._end()

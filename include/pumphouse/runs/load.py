@@ -218,7 +218,7 @@ def _require_new(
                 ) from None
         raise
     if unknown:
-        log.warning("target_not_compared", target=connection.name, note=unknown)
+        log.warning("target_not_compared", server=connection.name, note=unknown)
 
 
 def _since(standing: Standing, repeat: Tso | None) -> Tso | None:

@@ -92,7 +92,7 @@ def run(
             return RestoreReport(plan=plan, target=address(target), dry_run=True, load=report)
         check = check_target(settings, into, plan, view)
         if check.notes:
-            log.warning("restore_target_not_compared", target=address(target), notes=check.notes)
+            log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
         if not dry_run:
             plan.require_accepted(accept_losses)
             check.require_named(replace)
