@@ -522,6 +522,81 @@ def test_a_target_of_loads_takes_it_under_the_names_that_its_load_gives_and_only
     assert target.query("SELECT id, a FROM there.t") == [(1, "later")]
 
 
+def test_what_a_killed_run_had_half_written_of_its_redo_is_taken_away_and_another_file_is_left_alone(
+    source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]]
+) -> None:
+    after, before = three
+    on, now = live(source, settings), source.snapshot()
+    redo = Path(back(on, between(source, after), batch_rows=2).files["redo"])
+    whole = redo.read_bytes()
+    # The last of three transactions was never committed, and half of it is in the file.
+    target.execute("UPDATE d.t SET a = 'other', n = NULL WHERE id = 1")
+    redo.write_bytes(whole + b"BEGIN;\nUPDATE `d`.`t` SET `a` = 'oth")
+    back(on, between(source, after), batch_rows=2)
+    assert target_rows(target) == before
+    ran(target, redo)
+    assert target_rows(target) == now
+    redo.write_bytes(whole[:100])
+    back(on, between(source, after))
+    ran(target, redo)
+    assert target_rows(target) == now
+    other = Path("mine.sql")
+    other.write_text("SELECT 1;\n")
+    with pytest.raises(UsageError, match=r"mine\.sql is no file of this flashback"):
+        back(on, between(source, after), files=Files(redo=other))
+    assert (other.read_text(), target_rows(target)) == ("SELECT 1;\n", now)
+
+
+def test_names_texts_and_columns_of_the_servers_own_are_no_obstacle(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    name, said = "a`b; -- '\"", b"'; DROP TABLE t; -- \\' \0 \r\n \x1a \"`"
+    text = {"collate": "utf8mb4_general_ci"}
+    source.create_table(
+        name,
+        [
+            column(1, "i`d", MysqlType.VARCHAR, flag=1, **text), column(2, "t", MysqlType.VARCHAR, **text),
+            column(3, "at", MysqlType.TIMESTAMP, flen=19), column(4, "n"),
+            column(5, "more", generated_expr_string="`n` + 1", generated_stored=True),
+            column(6, "also", generated_expr_string="`n` + 2"),
+        ],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("i`d", 0), unique=True, primary=True)],
+    )  # fmt: skip
+    source.genesis()
+    at = {"at": "2026-01-02 03:04:05"}
+    commit(
+        source, *(("insert", name, {"i`d": each, "t": said, "n": 1, "more": 2, **at}) for each in (b"1", said, b"x"))
+    )
+    after = source.tick()
+    commit(source, ("update", name, 1, {"n": 2, "more": 3}), ("delete", name, 2), ("update", name, 3, {"t": b"a"}))
+    on = live(source, settings)
+    there = "d.`a``b; -- '\"`"
+    target.execute(f"ALTER TABLE {there} MODIFY at TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP")
+    assert {extra.lower() for (extra,) in target.query(
+        "SELECT extra FROM information_schema.columns WHERE table_schema = 'd' AND column_name IN ('more', 'also')"
+    )} == {"stored generated", "virtual generated"}  # fmt: skip
+    # To the server it is the same text, and it is another one.
+    target.execute(f"UPDATE {there} SET t = 'A', at = at WHERE `i``d` = 'x'")
+    path = tmp_path / "undo.sql"
+    back(on, between(source, after), apply=False, files=Files(sql=path))
+    report = back(on, between(source, after))
+    assert total(report) == (1, 1, 0, 0, 1), report.conflicts
+    rows = target.query(f"SELECT `i``d`, t, CAST(at AS CHAR), n, more, also FROM {there} WHERE n = 1 ORDER BY 1")
+    whole = [(each, said.decode(), "2026-01-02 03:04:05", 1, 2, 3) for each in (said.decode(), "1")]
+    assert [row for row in rows if row[1] != "A"] == whole
+    ran(target, report.files["redo"])
+    assert target.query(f"SELECT `i``d`, n FROM {there} ORDER BY 1") == [("1", 2), ("x", 1)]
+    ran(target, path)
+    assert (
+        target.query(f"SELECT `i``d`, t, CAST(at AS CHAR), n, more, also FROM {there} WHERE t <> 'A' ORDER BY 1")
+        == whole
+    )
+    target.execute(f"ALTER TABLE {there} MODIFY more INT")
+    with pytest.raises(RestoreError, match="generated column more is a plain one there"):
+        back(on, between(source, after))
+
+
 def called(settings: Settings, *words: str) -> Result:
     """The command line with these settings."""
     Path("pumphouse.toml").write_text(

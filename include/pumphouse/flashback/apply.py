@@ -18,7 +18,6 @@ from pumphouse.loader.columns import shown
 from pumphouse.loader.literals import STATEMENT_BYTES
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
-from pumphouse.schema.ident import columns
 
 # Of one transaction; and bytes of images in memory.
 BATCH_ROWS, BATCH_BYTES = 50_000, 64 << 20
@@ -224,7 +223,7 @@ def _changed(row: Row, *, there: bool) -> str:
 def conflict(connection: TargetConnection, row: Row, why: str) -> Conflict:
     """For the report, with the row as it is now."""
     cells = row.there.cells
-    names = columns([cell.name for cell in cells.values()])
+    names = ", ".join(cell.name for cell in cells.values())
     found = connection.query(f"SELECT {names} FROM {row.there.target} WHERE {row.find()}")
     return Conflict(
         table=row.there.subject.name,

@@ -15,7 +15,7 @@ from typing import Any
 
 from pumphouse.flashback.changes import NetChange, Values
 from pumphouse.flashback.there import Reference, TableThere
-from pumphouse.schema.ident import columns, qualified, quote
+from pumphouse.schema.ident import qualified, quote
 
 # Of the session: whether the delete of a row that comes again found it.
 _WENT = "@pumphouse_went_{}"
@@ -134,20 +134,16 @@ def _taken(row: Row, image: Values) -> set[Any]:
 def _update(row: Row, want: Values, now: Values) -> str:
     cells = row.there.cells
     changed = [name for name in want if want[name] != now[name]]
-    set_ = [f"{quote(cells[name].name)} = {cells[name].literal(want[name])}" for name in changed]
+    set_ = [f"{cells[name].name} = {cells[name].literal(want[name])}" for name in changed]
     # A column that is assigned, also to itself, is left alone by its ON UPDATE.
-    set_ += [
-        f"{quote(cell.name)} = {quote(cell.name)}"
-        for name, cell in cells.items()
-        if cell.stamped and name not in changed
-    ]
+    set_ += [f"{cell.name} = {cell.name}" for name, cell in cells.items() if cell.stamped and name not in changed]
     moved = _unless_referred(row, frozenset(changed))
     return f"UPDATE {row.there.target} SET {', '.join(set_)} WHERE {row.is_(now)}{moved}"
 
 
 def _insert(row: Row, want: Values, went: str) -> str:
     cells, target = row.there.cells, row.there.target
-    names = columns([cells[name].name for name in want])
+    names = ", ".join(cells[name].name for name in want)
     values = ", ".join(cells[name].literal(value) for name, value in want.items())
     return (
         f"INSERT INTO {target} ({names}) SELECT {values} FROM DUAL"

@@ -27,20 +27,30 @@ _JSON_EQUALS = (10, 7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A column that images have. ``stamped``: an UPDATE that does not name it changes it."""
+    """A column that images have.
+
+    Args:
+        name: as the server spells it, quoted.
+        info: as the source has it.
+        kind: how images hold its values.
+        form: how values are compared; ``scale``: digits behind the point of a `FIXED` one.
+        json: condition that it has a JSON value, with places for the column and the text; '' of others.
+        stamped: an UPDATE that does not name it changes it.
+    """
 
     name: str
     info: ColumnInfo
+    kind: Kind
     form: Form
     scale: int
-    json: str = ""  # condition, with the column and the text in it
+    json: str = ""
     stamped: bool = False
 
     def literal(self, value: Any) -> str:
         """A value of an image, as SQL that the column takes as that value."""
         if value is None:
             return "NULL"
-        elems, kind = self.info.type.elems, kind_of(self.info.type)
+        kind, elems = self.kind, self.info.type.elems
         if kind is Kind.ENUM and 0 < value <= len(elems):
             return literal(elems[value - 1])
         if kind is Kind.SET and value < 1 << len(elems):
@@ -54,7 +64,7 @@ class Cell:
 
     def same(self, value: Any) -> str:
         """Condition: the column has exactly this value."""
-        name, text = quote(self.name), self.literal(value)
+        name, text = self.name, self.literal(value)
         if value is None:
             return f"{name} IS NULL"
         if self.json:
@@ -63,7 +73,7 @@ class Cell:
             name = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
         elif self.form is Form.TEXT:
             name = f"CAST({name} AS BINARY)"
-        elif self.form is Form.FIXED and kind_of(self.info.type) is not Kind.DECIMAL:
+        elif self.form is Form.FIXED and self.kind is not Kind.DECIMAL:
             name, text = f"CAST({name} AS CHAR)", literal(scaled(value, self.scale))
         elif self.form is Form.REAL:
             name = f"{name} + 0e0"
@@ -75,7 +85,7 @@ class Cell:
         """Condition that an index serves: no row with exactly this value is left out."""
         if self.form is Form.REAL or self.info.type.tp == MysqlType.YEAR:
             return self.same(value)
-        return f"{quote(self.name)} = {self.literal(value)}"
+        return f"{self.name} = {self.literal(value)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +180,9 @@ def _cells(
             wrong.append(f"its column {column.name} is {at.type} there")
             continue
         cells[column.name] = Cell(
-            name=at.name,
+            name=quote(at.name),
             info=column,
+            kind=kind_of(column.type),
             form=how.form,
             scale=how.scale,
             json=json if is_json else "",
