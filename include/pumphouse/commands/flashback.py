@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,8 @@ def flashback(
     """Take chosen changes back on a live server, row by row, where nobody changed the row since.
 
     Without --sql and --apply, look at the server and print what would be done. A row that somebody changed since stays
-    as it is, and is reported. It needs the archive and the server, and no cluster.
+    as it is, and is reported; with --apply, the exit code is 3 then. It needs the archive and the server, and no
+    cluster.
     """
     from pumphouse.runs.flashback import Chosen, Files, run
 
@@ -119,8 +121,10 @@ def flashback(
         )
     if as_json:
         click.echo(json.dumps(with_times(done.to_dict()), indent=2, ensure_ascii=False))
-        return
-    _print(done, into)
+    else:
+        _print(done, into)
+    if apply_ and done.total.conflicts:
+        sys.exit(3)
 
 
 def _print(done: FlashbackReport, into: str) -> None:
@@ -146,6 +150,8 @@ def _print(done: FlashbackReport, into: str) -> None:
     in_ = f"{done.batches} transaction{'s' * (done.batches != 1)}"
     if done.applied:
         click.echo(f"done: {total.put:,} rows put back in {in_}; {total.back:,} were back; {total.conflicts:,} stay")
+    elif done.problems:
+        click.echo("--apply and --sql are refused for a table that cannot be put back: --table names the others")
     elif not total.put:
         click.echo(f"nothing is to be put back: {total.back:,} rows are back, {total.conflicts:,} stay as they are")
     elif "sql" in done.files:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, TargetBusy
-from pumphouse.flashback.statements import Row, Step, steps
+from pumphouse.flashback.statements import Row, steps
 from pumphouse.loader.columns import shown
 from pumphouse.loader.literals import STATEMENT_BYTES
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
@@ -130,7 +130,7 @@ def _once(
         for step in steps([row for row in rows if id(row) not in refused], rank):
             row = step.row
             try:
-                affected = connection.execute(_sendable(connection, step))
+                affected = connection.execute(_sendable(connection, row, step.sql))
             except StatementFailed as error:
                 if not error.of_a_row:
                     raise
@@ -163,15 +163,16 @@ def _look_again(connection: TargetConnection, row: Row, done: Done) -> None:
         done.conflicts.append((row, _changed(row, there=id(row) in found)))
 
 
-def _sendable(connection: TargetConnection, step: Step) -> str:
-    size = len(step.sql.encode())
+def _sendable(connection: TargetConnection, row: Row, sql: str) -> str:
+    """A statement of a row; LoadError where it is too long for the server, which would drop the connection."""
+    size = len(sql.encode())
     if size >= connection.max_packet:
         raise LoadError(
-            f"a row of {step.row.there.subject.name} ({_key(step.row)}) has {size} bytes as a statement, and "
-            f"{connection.name} takes {connection.max_packet}",
-            hint=f"SET GLOBAL max_allowed_packet = {2 * size} there",
+            f"a row of {row.there.subject.name} ({_key(row)}) has {size} bytes as a statement, and {connection.name} "
+            f"takes {connection.max_packet}",
+            hint=f"SET GLOBAL max_allowed_packet = {2 * size} there, and run this again",
         )
-    return step.sql
+    return sql
 
 
 def states(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = False) -> dict[int, State]:
@@ -183,7 +184,7 @@ def states(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = Fa
             f" FROM {row.there.target} WHERE {row.find()}{' FOR UPDATE' * lock}"
             for number, row in enumerate(some)
         ]
-        for number, back, put in connection.query(" UNION ALL ".join(asked)):
+        for number, back, put in connection.query(_sendable(connection, some[0], " UNION ALL ".join(asked))):
             found[id(some[number])] = State.BACK if back else State.PUT if put else State.OTHER
     return found
 

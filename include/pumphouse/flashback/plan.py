@@ -77,17 +77,16 @@ def subjects(view: ArchiveView, sought: Sought, moment: Tso) -> dict[int, Subjec
     found = {}
     for table_id, size in sorted(sizes.items()):
         known = timeline.versions.get(table_id, ())
-        if (chosen and table_id not in chosen) or not known or is_system(known[-1].db):
+        version = _at(view, table_id, moment)
+        if (chosen and table_id not in chosen) or not known or is_system(known[-1].db) or version is None:
             continue
-        found[table_id] = _subject(view, table_id, sought.after, moment, size)
+        found[table_id] = _subject(view, table_id, version, sought.after, moment, size)
     return found
 
 
-def _subject(view: ArchiveView, table_id: int, after: Tso, moment: Tso, size: int) -> Subject:
-    timeline = view.timeline
-    version = timeline.at_ts(table_id, moment)
+def _subject(view: ArchiveView, table_id: int, version: TableVersion, after: Tso, moment: Tso, size: int) -> Subject:
     key = key_columns(version.table)
-    events = timeline.ddls(after, moment)
+    events = view.timeline.ddls(after, moment)
     problem = ""
     if version.dropped or version.table.id != table_id:
         gone = next(
@@ -107,7 +106,7 @@ def _subject(view: ArchiveView, table_id: int, after: Tso, moment: Tso, size: in
 
 
 def _at(view: ArchiveView, table_id: int, ts: Tso) -> TableVersion | None:
-    """The table at the range's begin; None where it came later."""
+    """The table at a moment; None where it came later."""
     try:
         return view.timeline.at_ts(table_id, ts)
     except UnknownTable:
