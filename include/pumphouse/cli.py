@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "flashback": ("pumphouse.commands.flashback:flashback", "Take chosen changes back on a live server."),
     "spark": ("pumphouse.commands.spark:spark", "Package our code for a Spark cluster."),
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
-    "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
+    "diff": ("pumphouse.commands.diff:diff", "Compare two servers, or a server with the archive."),
     "dags": ("pumphouse.commands.dags:dags", "Print the folder of the DAG files."),
 }
 

@@ -184,6 +184,44 @@ def test_a_number_has_the_text_that_the_server_gives_it(target: TargetConnection
     assert [(str(a), str(b)) for a, b in shown] == [(f"{real(value)},", "0.125,") for value in values]
 
 
+@pytest.mark.row("R6")
+def test_diff_holds_any_server_against_the_archive_at_a_moment_and_keeps_nothing(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [ID, column(2, "n")])
+    with source.txn() as t:
+        for n in range(100):
+            t.insert("t", id=n, n=n)
+    source.genesis()
+    with source.txn() as t:
+        t.update("t", 7, n=-7)
+    moment = source.cut()
+    restored(settings, dry_run=False)
+    with source.txn() as t:
+        t.update("t", 8, n=-8)
+    source.cut()
+    # A server that nobody says anything of: its rows alone count.
+    target.execute("DROP DATABASE pumphouse")
+    here = ("diff", "--archive-at", str(int(moment)))
+    equal = called(tmp_path, settings, *here)
+    assert equal.exit_code == 0, equal.output
+    assert "equal:" in equal.output
+    assert "kept as" not in equal.output
+    later = called(tmp_path, settings, "diff", "--archive-at", "latest", "--json")
+    assert later.exit_code == 1
+    (differs,) = json.loads(later.stdout)["different"]
+    assert [(row["side"], row["row"]["id"]) for row in differs["rows"]] == [("archive", "8"), ("target", "8")]
+    target.execute("DELETE FROM d.t WHERE id = 5")
+    target.execute("CREATE TABLE d.more (id INT PRIMARY KEY)")
+    red = called(tmp_path, settings, *here, "--schema", "d")
+    assert red.exit_code == 1
+    assert "only in the archive: id=5" in red.output
+    assert "d.more: only on the target" in called(tmp_path, settings, *here).output
+    assert read_proofs(source.archive) == ()
+    assert isinstance(called(tmp_path, settings, *here, "--schema", "nobody").exception, UsageError)
+    assert isinstance(called(tmp_path, settings, *here, "--fix-sql", str(tmp_path / "f")).exception, UsageError)
+
+
 @pytest.mark.row("R1", "R4")
 @pytest.mark.parametrize(
     ("change", "side"),

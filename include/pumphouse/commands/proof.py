@@ -99,8 +99,8 @@ def _line(table: ProvenTable) -> str:
     return f"{table.name}: {table.outcome}{rows}{f': {table.why}' if table.why else ''}"
 
 
-def print_proof(proof: Proof) -> None:
-    """What was found, for people."""
+def print_proof(proof: Proof, *, kept: bool = True) -> None:
+    """What was found, for people; ``kept``: in the archive."""
     for table in proof.of(Outcome.DIFFERENT):
         _print_difference(table)
     for name in proof.unexpected:
@@ -115,7 +115,7 @@ def print_proof(proof: Proof) -> None:
     equal = proof.of(Outcome.EQUAL)
     click.echo(
         f"{proof.verdict}: {proof.target} at {show(proof.at)}; {len(equal)} of {len(proof.tables)} tables equal, "
-        f"{proof.rows:,} rows; kept as {proof.key}"
+        f"{proof.rows:,} rows{f'; kept as {proof.key}' if kept else ''}"
     )
 
 

@@ -25,7 +25,7 @@ Encode = Callable[[bytes], bytes]
 class Column:
     """A column as information_schema has it; ``type`` has no display width of integers.
 
-    ``virtual``: its values are in no row and no binlog; so a load may leave it out.
+    ``virtual``: its values are in no row and no binlog; so a load may leave it out. ``computed``: by the server.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Column:
     charset: str = ""
     collation: str = ""
     virtual: bool = False
+    computed: bool = False
 
 
 def quote(name: str) -> str:

@@ -68,6 +68,7 @@ class Given:
         routes: what tables are called there.
         load: how many connections, and how tables are cut.
         archive_settings: for threads that open the archive themselves.
+        kept: in the archive.
     """
 
     archive: Archive
@@ -82,6 +83,7 @@ class Given:
     routes: Routes
     load: LoadSettings
     archive_settings: ArchiveSettings
+    kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,8 @@ class Prover:
         """Keep what is known."""
         self._written = self._clock.monotonic()
         self._proof = replace(self._proof, tables=tuple(self._tables[name] for name in sorted(self._tables)))
-        write_proof(self._given.archive, self._proof)
+        if self._given.kept:
+            write_proof(self._given.archive, self._proof)
 
 
 def _net(each: np.ndarray, counts: np.ndarray) -> dict[int, int]:

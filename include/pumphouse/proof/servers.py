@@ -167,7 +167,7 @@ def sums(
     bounds: ProvenRange,
 ) -> Sums:
     """Rows of one range of a table."""
-    found = f"COUNT(*), COALESCE(SUM({_checksum(columns, session.dialect)}), 0)"
+    found = f"COUNT(*), COALESCE(SUM({checksum(columns, session.dialect)}), 0)"
     ((rows, total),) = _asked(session, f"SELECT {found} FROM {qualified(*table)}{_where(key, bounds)}", table)
     return Sums(int(rows), int(total) % MODULUS)
 
@@ -184,7 +184,7 @@ def rows_of(
     shown = ", ".join(quote(name) for name in named)
     found = _asked(
         session,
-        f"SELECT {_checksum(columns, session.dialect)}, {shown} FROM {qualified(*table)}{_where(key, bounds)}",
+        f"SELECT {checksum(columns, session.dialect)}, {shown} FROM {qualified(*table)}{_where(key, bounds)}",
         table,
     )
     return [(int(first), dict(zip(named, rest, strict=True))) for first, *rest in found]
@@ -210,8 +210,10 @@ def _where(key: str, bounds: ProvenRange) -> str:
     return f" WHERE {' AND '.join(found)}" if found else ""
 
 
-def _checksum(columns: Sequence[tuple[Proven, ColumnThere]], dialect: Dialect) -> str:
-    text = f"CONCAT({', '.join(expression(column, there, dialect) for column, there in columns)})"
+def checksum(columns: Iterable[tuple[Proven, ColumnThere]], dialect: Dialect, more: Iterable[str] = ()) -> str:
+    """The checksum of a row in SQL; ``more``: texts that stand behind those of the columns."""
+    texts = [*(expression(column, there, dialect) for column, there in columns), *more]
+    text = f"CONCAT({', '.join(texts)})"
     return f"CAST(CONV(LEFT(SHA2({text}, 256), 16), 16, 10) AS UNSIGNED)"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.layout import attempt_id
@@ -25,7 +25,7 @@ from pumphouse.restore.parts import TASK, PartsPlan, own_schema
 from pumphouse.restore.plan import plan_restore
 from pumphouse.restore.report import RestoreReport
 from pumphouse.schema.route import Routes
-from pumphouse.settings import Settings
+from pumphouse.settings import LoadRule, Settings, TargetSettings
 
 
 def prove(
@@ -145,6 +145,65 @@ def prove_restored(
             routes=Routes.of({}, {each.table: ".".join(each.place) for each in plan.placed}),
             load=settings.load,
             archive_settings=settings.archive,
+        )
+        return _carried_out(given, None, only, TASK, progress, SYSTEM_CLOCK)
+
+
+def hold_against(
+    settings: Settings,
+    target: TargetSettings,
+    *,
+    section: str,
+    rules: Sequence[LoadRule] = (),
+    at: Tso | None = None,
+    databases: Collection[str] = (),
+    progress: Progress = silent,
+) -> Proof:
+    """Compare the tables of any server with the archive at a moment: `pumphouse diff --archive-at`. Nothing is kept.
+
+    Args:
+        settings: all settings.
+        target: the server. Nobody says where it stands.
+        section: what names it, for errors.
+        rules: what tables are called there, and which ones are left out.
+        at: the moment; None = the archive's end.
+        databases: only these, as the source calls them; () = all.
+        progress: told of each step.
+
+    Raises:
+        UsageError: there is nothing to compare, or the server is a TiDB.
+        RestoreError, TargetUnreachable: no dump leads to the moment.
+    """
+    with Parts(settings) as parts:
+        archive = parts.readable_archive
+        view = read_view(archive, upto=at)
+        with TargetConnection.open(target, session=DUMP, section=section) as connection:
+            dialect = known_dialect(connection)
+        load = settings.load.model_copy(update={"rules": passing_own(tuple(rules), view, target.schema_name)})
+        followed = Rules.of(load.rules, Tso(0))
+        plan = plan_restore(view, at, task=TASK, settings=load)
+        there = [version.name for version in view.timeline.tables_at(plan.to)]
+        asked = {each.lower() for each in databases}
+        if unknown := asked - {db.lower() for db, _ in there}:
+            raise UsageError(f"the archive has no table of {', '.join(sorted(unknown))} at {show(plan.to)}")
+        only = tuple(sorted(".".join(name).lower() for name in there if name[0].lower() in asked))
+        found = subjects(view, plan, followed, {}, only)
+        if not found:
+            raise UsageError(f"there is nothing to compare: the archive has no table at {show(plan.to)}")
+        given = Given(
+            archive=archive,
+            view=view,
+            plan=plan,
+            subjects=found,
+            whole=not only,
+            target=target,
+            section=section,
+            stand=None,
+            dialect=dialect,
+            routes=followed.routes,
+            load=load,
+            archive_settings=settings.archive,
+            kept=False,
         )
         return _carried_out(given, None, only, TASK, progress, SYSTEM_CLOCK)
 

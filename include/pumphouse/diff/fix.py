@@ -1,0 +1,121 @@
+"""Statements that make the rows of the target equal to those of the source, in a file. Nothing runs them.
+
+Of each table all DELETEs stand before all INSERTs: a value of a unique key may have gone from one row to another.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self, TextIO
+
+from pumphouse.diff.rows import Column, quote
+from pumphouse.diff.servers import Row
+from pumphouse.diff.sides import Side
+from pumphouse.mysql import LOOSE_MODE
+
+_NUMBERS = frozenset({
+    "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "enum", "set", "year",
+})  # fmt: skip
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
+_TIMES = frozenset({"date", "datetime", "timestamp", "time"})
+_PRINTED = _TEXTS | {"uuid", "inet4", "inet6"}
+_HEAD = f"""SET NAMES utf8mb4;
+SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{LOOSE_MODE}';
+START TRANSACTION;
+"""
+
+
+class FixFile:
+    """Written by several threads; ``rows``: how many rows it deletes and inserts."""
+
+    def __init__(self, out: TextIO, folder: Path) -> None:
+        self._out = out
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._tables: dict[str, int] = {}
+        self.rows = 0
+
+    @classmethod
+    @contextmanager
+    def made(cls, path: Path, title: str) -> Iterator[Self]:
+        """A new file; FileExistsError where there is one."""
+        with path.open("x", encoding="utf-8") as out, tempfile.TemporaryDirectory(prefix="pumphouse-diff-") as folder:
+            out.write(f"-- {title.replace(chr(10), ' ')}\n{_HEAD}")
+            yield cls(out, Path(folder))
+
+    def add(self, title: str, at: int, row: Row, source: Side, target: Side) -> None:
+        """A row that the source only has (``at`` 0), or the target only (1)."""
+        statement = _insert(row, source, target) if at == 0 else _delete(row, target)
+        with self._lock:
+            number = self._tables.setdefault(title, len(self._tables))
+            self.rows += 1
+            with self._part(number, 1 - at).open("a", encoding="utf-8") as file:
+                file.write(f"{statement};\n")
+
+    def note(self, text: str) -> None:
+        """Something that is left to whoever reads the file."""
+        self._out.write(f"-- {text.replace(chr(10), ' ')}\n")
+
+    def end(self) -> None:
+        """Put everything together."""
+        for title, number in sorted(self._tables.items()):
+            self.note(title)
+            for at in (0, 1):
+                if self._part(number, at).exists():
+                    with self._part(number, at).open(encoding="utf-8", newline="") as file:
+                        self._out.writelines(file)
+        self._out.write("COMMIT;\n")
+
+    def _part(self, number: int, at: int) -> Path:
+        return self._folder / f"{number}-{at}"
+
+
+def _insert(row: Row, source: Side, target: Side) -> str:
+    cells = [
+        (quote(there.name), literal(here, value))
+        for here, there, value in zip(source.columns, target.columns, row, strict=True)
+        if not there.computed
+    ]
+    names, values = (", ".join(each) for each in zip(*cells, strict=True))
+    return f"INSERT INTO {target.place} ({names}) VALUES ({values})"  # noqa: S608 - names are quoted, values are literals
+
+
+def _delete(row: Row, target: Side) -> str:
+    key = {name.lower() for name in target.table.key}
+    wanted = [
+        f"{quote(column.name)} = {literal(column, value)}" if key else _same(column, value)
+        for column, value in zip(target.columns, row, strict=True)
+        if (column.name.lower() in key if key else not column.computed)
+    ]
+    return f"DELETE FROM {target.place} WHERE {' AND '.join(wanted)} LIMIT 1"  # noqa: S608 - as above
+
+
+def _same(column: Column, value: bytes | None) -> str:
+    """Whether a column has exactly this value, whatever its collation takes for equal."""
+    if value is not None and column.data_type in _TEXTS:
+        return f"CAST(CONVERT({quote(column.name)} USING utf8mb4) AS BINARY) = x'{value.hex()}'"
+    return f"{quote(column.name)} <=> {literal(column, value)}"
+
+
+def literal(column: Column, value: bytes | None) -> str:
+    """A value as it was read, in SQL; nothing of it can be anything but a value."""
+    if value is None:
+        return "NULL"
+    if column.data_type in _NUMBERS:
+        number = value.decode("ascii")
+        if not set(number) <= set("0123456789.+-eE"):
+            raise ValueError(f"{number!r} is no number")
+        is_plain = column.data_type in ("float", "double") and not set(number) & {"e", "E"}
+        return f"{number}e0" if is_plain else number  # else -0 is an integer, which has no sign
+    if column.data_type in _TIMES:
+        moment = value.decode("ascii")  # a TiDB makes no date of a hexadecimal text
+        if not set(moment) <= set("0123456789-:. "):
+            raise ValueError(f"{moment!r} is no time")
+        return f"'{moment}'"
+    if column.data_type not in _PRINTED:
+        return f"0x{value.hex()}" if value else "''"
+    return f"_utf8mb4 x'{value.hex()}'"
