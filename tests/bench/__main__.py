@@ -21,6 +21,7 @@ MODULES = (
     "client",
     "snapshot",
     "dump",
+    "compare",
     "decode",
     "load",
     "restart",

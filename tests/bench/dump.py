@@ -23,10 +23,10 @@ from tests.bench.sysbench import table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 
-_ROWS = 3_000_000
+ROWS = 3_000_000
 
 
-class _History:
+class History:
     """The DDL jobs of one database with one table."""
 
     def __init__(self, work: Path) -> None:
@@ -41,7 +41,8 @@ class _History:
         return (job for job in self._jobs if job.id > after_id)
 
 
-def _fill(server: TargetSettings) -> None:
+def fill(server: TargetSettings) -> None:
+    """A table of so many rows, d.sbtest."""
     dsn = Dsn(host=server.host, port=server.port, user=server.user, password=server.password.get_secret_value())
     with dsn.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d")
@@ -56,7 +57,7 @@ def _fill(server: TargetSettings) -> None:
             "INSERT INTO sbtest SELECT seq, seq * 7919 % 1000003, REPEAT(MD5(seq), 3), MD5(seq + 1), seq / 100,"
             " seq % 200, '2024-01-01' + INTERVAL seq SECOND, '2024-02-01' + INTERVAL seq * 1000 MICROSECOND,"
             " CONCAT('name ', seq), seq * 3, IF(seq % 5, CONCAT('note of ', seq), NULL)"
-            f" FROM seq_1_to_{_ROWS}"
+            f" FROM seq_1_to_{ROWS}"
         )
 
 
@@ -68,28 +69,28 @@ def _mysqldump(server: TargetSettings) -> float:
          "--no-create-info", "d", "sbtest"],
         check=True, stdout=subprocess.DEVNULL, env={**os.environ, "MYSQL_PWD": server.password.get_secret_value()},
     )  # fmt: skip
-    return _ROWS / (time.perf_counter() - began)
+    return ROWS / (time.perf_counter() - began)
 
 
 def _dump(work: Path, runs: int) -> Result:
     samples, floors = [], []
     with mariadb.running(work / "db") as server:
-        _fill(server)
+        fill(server)
         source = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
         for n in range(runs):
             each = work / str(n)
             each.mkdir()
             with pump(each) as running:
-                cluster, history = open_cluster(running.cluster_url), _History(each / "made")
+                cluster, history = open_cluster(running.cluster_url), History(each / "made")
                 archive_settings = ArchiveSettings(root=f"file://{each / 'archive'}")
                 archive = Archive(open_store(archive_settings), cluster.cluster_id())
                 settings = Settings(archive=archive_settings, source=source)
                 init_archive(archive, cluster, history, settings=settings)
                 with Watch() as watch:
                     report = take_dump(archive, cluster, history, settings)
-                if report.rows != _ROWS:
-                    raise RuntimeError(f"{report.rows} of {_ROWS} rows were dumped")
-            samples.append(watch.sample(_ROWS, mb_per_s=report.bytes / 1e6 / watch.seconds))
+                if report.rows != ROWS:
+                    raise RuntimeError(f"{report.rows} of {ROWS} rows were dumped")
+            samples.append(watch.sample(ROWS, mb_per_s=report.bytes / 1e6 / watch.seconds))
             floors.append(_mysqldump(server))
     return Result(
         "dump_3m", "rows/s", samples, "mariadb-dump of the same rows, rows/s", sorted(floors)[len(floors) // 2]

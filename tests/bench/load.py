@@ -119,10 +119,11 @@ def _target(directory: Path, *, tidb: bool) -> Iterator[tuple[TargetSettings, in
             yield server.settings, pid
     else:
         with mariadb.running(directory) as target:
-            yield target, _server_pid(target)
+            yield target, server_pid(target)
 
 
-def _server_pid(target: TargetSettings) -> int:
+def server_pid(target: TargetSettings) -> int:
+    """The process of a MariaDB on this machine."""
     with pymysql.connect(
         host=target.host, port=target.port, user=target.user, unix_socket=target.unix_socket or None,
         password=target.password.get_secret_value(),
@@ -169,7 +170,7 @@ def _bench(work: Path, runs: int, *, name: str, case: Case) -> Result:
         if case.connect:
             env["PUMPHOUSE_SPARK__MASTER"] = stack.enter_context(_connect_server(work / "connect"))
             with mariadb.running(work / "before") as target:
-                _load(env, target, _server_pid(target), case.changes)
+                _load(env, target, server_pid(target), case.changes)
         return _runs(work, runs, name, case, env, workload, genesis)
 
 
