@@ -106,6 +106,7 @@ class Base:
     """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it.
 
     ``begun`` names it; ``low`` lies below where it took tables over from an earlier one. ``without``: what it lacks.
+    ``objects``: digest of what was kept as text with it (`pumphouse.archive.objects`); '' = nothing was.
     """
 
     begun: Tso
@@ -115,6 +116,7 @@ class Base:
     columns: bool
     sha256: str
     without: tuple[TableWithout, ...] = ()
+    objects: str = ""
 
     @property
     def rows(self) -> int:
@@ -137,6 +139,7 @@ class Base:
                 "low": int(self.low),
                 "ts": int(self.ts),
                 "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
+                **({"objects_sha256": self.objects} if self.objects else {}),
             },
         )
 
@@ -153,6 +156,7 @@ class Base:
                 columns=True,
                 sha256=sha256(data),
                 without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
+                objects=strict.text(value.get("objects_sha256", "")),
             )
             return (
                 base,

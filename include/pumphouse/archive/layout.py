@@ -4,9 +4,10 @@ Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declar
 ``…/accept-<start ts>-<commit ts>.json``; ``settled/<node id>/<start ts>-<commit ts>.json``; ``segments/<start
 ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and
 ``ddl/genesis/<attempt>.parquet``; ``schema/…``; ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of
-genesis); ``base/<low>/begun.json``, ``…/base.json`` and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with
-``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest; ``verified.json``, how far
-the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server were held against it;
+genesis); ``base/<low>/begun.json``, ``…/base.json``, ``…/objects`` and ``…/<schema>.<table>-<id>/<table's
+low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest;
+``verified.json``, how far the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server
+were held against it;
 ``failed/<what>.json``, how a snapshot or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json``
 that is too large for the registry.
 """
@@ -105,6 +106,11 @@ def base_begun(low: Tso) -> str:
 def base_document(low: Tso) -> str:
     """What makes a dump visible."""
     return f"{BASE}{name20(low)}/base.json"
+
+
+def base_objects(low: Tso) -> str:
+    """What a copy of the source lacks, as text."""
+    return f"{BASE}{name20(low)}/objects"
 
 
 def base_documents(keys: Iterable[str]) -> list[str]:

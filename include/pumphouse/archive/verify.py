@@ -36,6 +36,7 @@ from pumphouse.archive.manifest import (
     TableStat,
     check_link,
 )
+from pumphouse.archive.objects import objects_of
 from pumphouse.archive.proofs import Proof
 from pumphouse.archive.schema_check import schema_problems
 from pumphouse.archive.segment import lengths, read_segment
@@ -346,6 +347,10 @@ def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyRepo
     if not genesis.ts <= base.low <= base.ts <= report.end:
         what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(genesis.ts)} to {show(report.end)}"
         problems.append(Problem(key=key, what=what))
+    try:
+        objects_of(archive, base)
+    except BinlogError as error:
+        problems.append(Problem(key=layout.base_objects(base.begun), what=str(error)))
     for table in base.tables:
         for segment in table.segments:
             problems += _check_columns(archive, segment, report, deep)

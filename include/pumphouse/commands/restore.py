@@ -8,9 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 
+from pumphouse.archive.objects import script
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.load import naming, print_losses, print_steps
 from pumphouse.commands.moments import read_time
@@ -76,6 +78,13 @@ _MOST = 20
     is_flag=True,
     help="Then prove that the rows are those of the archive, as `archive prove` does; exit code 1 if anything differs.",
 )
+@click.option(
+    "--objects",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write what no restore builds into a new file: triggers, events, routines, views, foreign keys and users, as "
+    "the source had them at the dump, without passwords. Nothing runs it. --dry-run writes it too.",
+)
 @click.option("--verbose", is_flag=True, help="Print each window, each DDL and each table of the plan.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -95,6 +104,7 @@ def restore(
     accept_losses: bool,
     anew: bool,
     verify: bool,
+    objects: Path | None,
     verbose: bool,
     as_json: bool,
 ) -> None:
@@ -117,6 +127,7 @@ def restore(
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database))
         planned = done = run(to=asked, dry_run=True, plan_only=plan_only, anew=anew)
+        _write_objects(objects, planned)
         if not dry_run:
             if not as_json:
                 _print_plan(planned, latest=asked is None, verbose=verbose)
@@ -159,6 +170,21 @@ def _verified(
         return dataclasses.replace(
             done, proof=prove_restored(settings, done, into=section, task=task, progress=progress)
         )
+
+
+def _write_objects(path: Path | None, planned: RestoreReport) -> None:
+    """What no restore builds, for a MySQL client; UsageError where the dump kept nothing, or the file is there."""
+    if path is None:
+        return
+    kept, base = planned.lacks, show(planned.plan.base)
+    if isinstance(kept, str):
+        raise UsageError(f"--objects: {kept or 'it is of whole restores'}", hint="take a dump: pumphouse archive dump")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(script(kept, f"what no copy of the source gets, as of the dump of {base}"))
+    except OSError as error:
+        raise UsageError(f"--objects: {path} cannot be made: {error}", hint="name a new file") from error
+    click.echo(f"{path}: {kept.counts() or 'nothing'}; read it before you run it", err=True)
 
 
 def aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Place]:
@@ -254,6 +280,12 @@ def _print_whole(report: RestoreReport, plan: RestorePlan, most: int) -> None:
     click.echo(f"drops     {', '.join(plan.databases) or '(no databases)'}{held}")
     click.echo(f"creates   {', '.join(plan.made) or '(no databases)'}")
     click.echo("leaves    every other database")
+    if isinstance(report.lacks, str):
+        click.echo(f"lacks     {report.lacks}")
+    else:
+        click.echo(f"lacks     {report.lacks.counts() or 'nothing that the dump saw'}; as text: --objects FILE")
+        _print_some([f"{each.kind} {each.name}" for each in report.lacks.objects], most)
+        _print_some([f"! not seen: {each}" for each in report.lacks.unseen], most)
     _print_some([f"! by a rule: {what} ({why})" for what, why in plan.left_out.items()], most)
     routes = (*plan.routes.databases, *plan.routes.tables)
     _print_some([f"! by a rule: {name} is called {there} there" for name, there in routes], most)

@@ -19,12 +19,15 @@ import structlog
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
+from pumphouse.archive.document import sha256
 from pumphouse.archive.failed import noting
+from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
+from pumphouse.dump.objects import read_objects
 from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
@@ -46,6 +49,7 @@ log = structlog.get_logger()
 _MOST_ROUNDS = 20
 _PAUSE_S = 2.0
 _SHOWN = 20  # names of tables in a sentence
+_SHOWN_UNSEEN = 3
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,7 +65,8 @@ class DumpReport:
     ``rows_before``: of ``rows`` those that an earlier run had read. ``kept``: of ``tables`` those that were not read,
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
     ``without``: tables that a rule left out, with its reason; ``idle``: rules that fit no table. ``unknown``: tables of
-    the source that ``schema.history`` does not know.
+    the source that ``schema.history`` does not know. ``objects``: what was kept as text, in words; ``unseen``: what of
+    it the user may not see.
     """
 
     key: str
@@ -79,6 +84,8 @@ class DumpReport:
     without: Mapping[str, str] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    objects: str = ""
+    unseen: tuple[str, ...] = ()
 
     def text(self) -> str:
         """What was read now, what by an earlier run, and what is older."""
@@ -99,6 +106,11 @@ class DumpReport:
             more = f" and {len(self.unknown) - _SHOWN} more" if len(self.unknown) > _SHOWN else ""
             names = ", ".join(self.unknown[:_SHOWN]) + more
             said += f"; NOT in it, because schema.history does not know them (`pumphouse schema import`): {names}"
+        if self.objects:
+            said += f"; kept as text beside it, because no copy gets them: {self.objects}"
+        if self.unseen:
+            said += f"; of triggers, events, routines, views and users, {len(self.unseen)} could not be read: "
+            said += "; ".join(self.unseen[:_SHOWN_UNSEEN])
         return said
 
 
@@ -193,7 +205,8 @@ class _Dump:
             state = survey(view, log_from, self._chunks(low), at, kept, chosen, self._settings.dump.without)
             if not state.missing:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="")
-                base = self._publish(replace(base, without=state.without))
+                objects, digest = self._keep_objects(low)
+                base = self._publish(replace(base, without=state.without, objects=digest))
                 segments = [segment for table in base.tables for segment in table.segments]
                 report = DumpReport(
                     key=layout.base_document(low),
@@ -215,6 +228,8 @@ class _Dump:
                         if not any(rule.covers(*version.name) for version in view.timeline.tables_at(view.end))
                     ),
                     unknown=self._unknown_tables(view, there),
+                    objects=objects.counts(),
+                    unseen=objects.unseen,
                 )
                 if report.without or report.idle or report.unknown:
                     log.warning("dump_lacks_tables", without=report.without, idle=report.idle, unknown=report.unknown)
@@ -325,11 +340,28 @@ class _Dump:
             raise WindowHeld("the archive was extended too late")
         return ts
 
+    def _ours(self) -> set[str]:
+        """Databases that are none of the source."""
+        history = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
+        return {history, *parts_schemas(self._settings)}
+
+    def _keep_objects(self, low: Tso) -> tuple[SourceObjects, str]:
+        """What a copy of the source lacks, as text, and its digest; what another run has kept is as good."""
+        with session(self._settings.source) as connection:
+            found, unseen = read_objects(connection, {each.lower() for each in self._ours()})
+        kept = SourceObjects(cluster_id=self._archive.cluster_id, begun=low, objects=tuple(found), unseen=tuple(unseen))
+        key, data = layout.base_objects(low), kept.to_json()
+        try:
+            put_once(self._archive.store, key, data, lambda there: there == data, clock=self._clock)
+        except ManifestConflict:
+            data = self._archive.store.get(key)
+            kept = SourceObjects.from_json(key, data)
+        return kept, sha256(data)
+
     def _unknown_tables(self, view: ArchiveView, there: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Of the tables that the source had at the begin, those that no job up to now ever named."""
         known = {version.name for versions in view.timeline.versions.values() for version in versions}
-        history = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
-        ours = {history, *parts_schemas(self._settings)}
+        ours = self._ours()
         return tuple(".".join(name) for name in there if name not in known and not ours & {name[0], name[0].lower()})
 
     # -- reading

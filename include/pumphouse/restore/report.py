@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.proofs import Proof
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso
@@ -25,7 +26,8 @@ class ShownPlan:
 class RestoreReport:
     """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do.
 
-    ``proof``: what was found when the rows were held against the archive; None: nobody asked.
+    ``proof``: what was found when the rows were held against the archive; None: nobody asked. ``lacks``: what the
+    source had and no restore builds, kept as text with the dump; or why nothing is known of it.
     """
 
     plan: RestorePlan
@@ -34,6 +36,7 @@ class RestoreReport:
     load: LoadReport
     check: TargetCheck | None = None
     proof: Proof | None = None
+    lacks: SourceObjects | str = ""
 
     @property
     def shown(self) -> ShownPlan:
@@ -51,5 +54,6 @@ class RestoreReport:
             "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
             "load": self.load.to_dict(),
+            "lacks": self.lacks if isinstance(self.lacks, str) else self.lacks.counts(),
             "proof": None if self.proof is None else self.proof.summary(),
         }

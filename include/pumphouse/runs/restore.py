@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from pumphouse.archive.objects import kept_with
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
@@ -86,10 +87,10 @@ def run(
             log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
         ruled = Rules.of(rules, Tso(0))
         given = Given(view=view, standing=Standing(), rules=ruled, settings=load, task=task, target=target)
-        report = LoadReport.of(given)
+        report, lacks = LoadReport.of(given), kept_with(parts.readable_archive, view.base_at(plan.base))
         if dry_run and plan_only:
             report = report.planned(plan.steps(given))
-            return RestoreReport(plan=plan, target=address(target), dry_run=True, load=report)
+            return RestoreReport(plan=plan, target=address(target), dry_run=True, load=report, lacks=lacks)
         check = check_target(settings, into, plan, view)
         if check.notes:
             log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
@@ -112,7 +113,7 @@ def run(
                 executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
                 with noting(connection, task):  # what a load before it failed by is over
                     report = executor.carry_out(steps, again=anew)
-    return RestoreReport(plan=plan, target=address(target), dry_run=dry_run, check=check, load=report)
+    return RestoreReport(plan=plan, target=address(target), dry_run=dry_run, check=check, load=report, lacks=lacks)
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:

@@ -1,0 +1,118 @@
+"""What a copy of a source lacks: triggers, events, routines, views, users and foreign keys, kept as text with a dump.
+
+One object for each dump, ``base/<begun>/objects``, which ``base.json`` names with its digest. A dump whose
+document names none is of a release that kept none. Nothing of ours runs the text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base
+from pumphouse.archive.document import dump, parse, sha256
+from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.model import strict
+
+KIND = "base objects"
+# In the order in which they can be made.
+KINDS = ("user", "foreign key", "function", "procedure", "view", "trigger", "event")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceObject:
+    """One object of the source, and the statements that make it."""
+
+    kind: str
+    name: str
+    sql: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"kind": self.kind, "name": self.name, "sql": list(self.sql)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        kind = strict.text(data["kind"])
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r:.60} is no kind of object")
+        return cls(kind=kind, name=strict.text(data["name"]), sql=tuple(strict.text(each) for each in data["sql"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceObjects:
+    """Those of one dump; ``unseen``: what the user of the dump may not see, in words."""
+
+    cluster_id: int
+    begun: int
+    objects: tuple[SourceObject, ...]
+    unseen: tuple[str, ...] = ()
+
+    def counts(self) -> str:
+        """How many there are of each kind, in words."""
+        found = Counter(each.kind for each in self.objects)
+        return ", ".join(f"{found[kind]} {kind}{'s' * (found[kind] > 1)}" for kind in KINDS if found[kind])
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            KIND,
+            {
+                "cluster_id": self.cluster_id,
+                "begun": self.begun,
+                "objects": [each.to_dict() for each in self.objects],
+                "unseen": list(self.unseen),
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> SourceObjects:
+        """Read the stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> SourceObjects:
+            return cls(
+                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                begun=strict.integer(value["begun"]),
+                objects=tuple(SourceObject.from_dict(each) for each in value["objects"]),
+                unseen=tuple(strict.text(each) for each in value["unseen"]),
+            )
+
+        return parse(key, data, KIND, read)
+
+
+def kept_with(archive: Archive, base: Base) -> SourceObjects | str:
+    """The same for people, or why there is nothing: a restore does not stop for it."""
+    try:
+        return objects_of(archive, base) or "the dump kept nothing of it: it is of an earlier release, or of genesis"
+    except BinlogError as error:
+        return error.message
+
+
+def objects_of(archive: Archive, base: Base) -> SourceObjects | None:
+    """What a dump has kept; None where it kept nothing. BadManifest where that is not what the dump names."""
+    if not base.objects:
+        return None
+    key = layout.base_objects(base.begun)
+    data = archive.store.get(key)
+    if sha256(data) != base.objects:
+        raise BadManifest(f"{key} is not what its dump names: another digest", path=key, offset=0, reason="sha256")
+    return SourceObjects.from_json(key, data)
+
+
+def script(kept: SourceObjects, title: str) -> str:
+    """All of it for a MySQL client, in an order in which it can be run."""
+    lines = [f"-- {title}"]
+    lines += [f"-- not kept: {each}" for each in kept.unseen]
+    for each in sorted(kept.objects, key=lambda one: KINDS.index(one.kind)):
+        lines += ["", f"-- {each.kind} {_in_a_comment(each.name)}", "DELIMITER ;;"]
+        lines += [f"{statement};;" for statement in each.sql]
+        lines.append("DELIMITER ;")
+    return "\n".join(lines) + "\n"
+
+
+def _in_a_comment(name: str) -> str:
+    return " ".join(name.split())
