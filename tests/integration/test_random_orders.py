@@ -11,24 +11,26 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pumphouse.archive.verify import verify
-from pumphouse.errors import FenceLost, TargetUnavailable
+from pumphouse.errors import FenceLost, LoadError, TargetUnavailable
 from pumphouse.loader.target import TargetConnection
 from pumphouse.objectstore.file import FileStore
-from pumphouse.runs import load, schema
+from pumphouse.restore.parts import Chosen
+from pumphouse.runs import load, restore_parts, schema
 from pumphouse.settings import Settings
 from tests.support.happenings import Happenings
 from tests.support.killed import Killed
-from tests.support.loading import restored
+from tests.support.loading import drop_all, restored
 from tests.support.madearchive import MadeSource, target_rows
 
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")
 TARGET_CALLS = ("execute", "query", "load_local")
 ROUNDS = 10
+T = TypeVar("T")
 # One that has failed is repeated by PUMPHOUSE_SEED.
 SEEDS = [int(os.environ["PUMPHOUSE_SEED"])] if "PUMPHOUSE_SEED" in os.environ else list(range(4))
 
@@ -60,10 +62,10 @@ class Seam:
     def _step(self, on: Any) -> None:
         self.until_publish -= 1
         if self.until_publish == 0:
-            self._beside(self.publish)
+            self.beside(self.publish)
         self.until_twin -= 1
         if self.until_twin == 0:
-            self._beside(self.twin)
+            self.beside(self.twin)
         self.until_kill -= 1
         if self.until_kill == 0:
             self.killed = True
@@ -71,10 +73,11 @@ class Seam:
                 on._connection._force_close()
             raise Killed
 
-    def _beside(self, what: Callable[[], None]) -> None:
+    def beside(self, what: Callable[[], T]) -> T:
+        """Its calls are not counted."""
         self._inside = True
         try:
-            what()
+            return what()
         finally:
             self._inside = False
 
@@ -90,7 +93,8 @@ class World(Happenings):
     def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> None:
         super().__init__(source, seed)
         self.settings, self.target, self.seam = settings, target, seam
-        self.kills = self.twins = 0
+        self.kills = self.twins = self.copies = 0
+        self.interrupted = False  # what runs now was killed or replaced before
 
     def load(self) -> None:
         load.run(self._in_a_mode(), run_id="scheduler")
@@ -101,9 +105,43 @@ class World(Happenings):
         return self.settings.model_copy(update={"load": self.settings.load.model_copy(update=mode)})
 
     def twin(self) -> None:
-        """Somebody else loads, and takes the target from whoever has it."""
+        """Somebody else does the same, and takes the target from whoever has it."""
         self.twins += 1
-        load.run(self._in_a_mode(), run_id="twin", take_over=True)
+        if self.running == self.load:
+            load.run(self._in_a_mode(), run_id="twin", take_over=True)
+        else:
+            self._restore_parts("twin", take_over=True)
+
+    def choose(self) -> None:
+        """A moment, and some of its tables under names that no table has: for restores."""
+        self.chosen = self.rng.choice(self.marks)
+        self.copies += 1
+        rows, copy = self.chosen[1], f"copy{self.copies}"
+        names = sorted(self.rng.sample(sorted(rows), self.rng.randrange(1, len(rows) + 1)))
+        if len(names) == 1 and self.rng.random() < 0.5:
+            self.parts_of = Chosen(tables=(f"d.{names[0]}",), called=f"{copy}.called")
+        else:
+            tables = ["d.*"] if len(names) == len(rows) else [f"d.{name}" for name in names]
+            self.parts_of = Chosen(tables=tuple(tables), database=copy)
+        self.copy = {"called" if self.parts_of.called else name: rows[name] for name in names}
+
+    def parts(self) -> None:
+        """Beside what loads have put there, which stays."""
+        live, twins = self.seam.beside(lambda: target_rows(self.target)), self.twins
+        try:
+            self._restore_parts("scheduler")
+        except LoadError as error:  # an earlier attempt, or the other one, had come to the end
+            if not ((self.interrupted or self.twins > twins) and "already" in f"{error}"):
+                raise
+        self.seam.off()
+        assert target_rows(self.target, f"copy{self.copies}") == self.copy
+        assert target_rows(self.target) == live
+
+    def _restore_parts(self, run_id: str, *, take_over: bool = False) -> None:
+        restore_parts.run(
+            self.settings, chosen=self.parts_of, into="target", to=self.chosen[0], dry_run=False, run_id=run_id,
+            take_over=take_over,
+        )  # fmt: skip
 
     def restore(self) -> None:
         at, rows = self.chosen
@@ -120,22 +158,25 @@ class World(Happenings):
 
     def until_done(self, run: Callable[[], None]) -> None:
         """Run, killed now and then while windows go on, until it ends by itself."""
-        self.chosen = self.rng.choice(self.marks)
+        self.choose()
+        self.running, self.interrupted = run, False
         for turn in range(50):
             self.seam.until_kill = self.rng.randrange(1, 60 + 40 * turn) if self.rng.random() < 0.6 else 0
             self.seam.until_publish = self.rng.randrange(1, 80) if self.rng.random() < 0.6 else 0
-            if run == self.load:
+            if run in (self.load, self.parts):
                 self.seam.until_twin = self.rng.randrange(1, 120) if self.rng.random() < 0.3 else 0
             twins = self.twins
             try:
                 run()
             except Killed:
                 self.kills += 1
+                self.interrupted = True
                 continue
             except (FenceLost, TargetUnavailable):
                 # Of its own connection, that is gone, whoever cleans up behind a kill hears so.
                 assert self.seam.killed or self.twins > twins
                 self.kills += self.seam.killed
+                self.interrupted = True
                 continue
             finally:
                 self.seam.off()
@@ -148,7 +189,9 @@ def happen(source: MadeSource, settings: Settings, target: TargetConnection, sea
     world = World(source, settings, target, seam, seed)
     seam.publish, seam.twin = world.publish, world.twin
     for _ in range(ROUNDS):
-        what = world.rng.choice(["publish", "publish", "load", "load", "restore", "rebuild", "verify"])
+        what = world.rng.choice(
+            ["publish", "publish", "load", "load", "restore", "parts", "parts", "rebuild", "verify"]
+        )
         if what == "publish":
             world.publish()
         else:
@@ -168,8 +211,7 @@ def seam(monkeypatch: pytest.MonkeyPatch) -> Seam:
 
 
 def fresh(target: TargetConnection, source: MadeSource) -> None:
-    for name in ("d", "pumphouse"):
-        target.execute(f"DROP DATABASE IF EXISTS {name}")
+    drop_all(target)
     source.begin_anew()
 
 

@@ -180,7 +180,7 @@ def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]
         raise LoadError(
             f"target {connection.name} has {', '.join(found[:5])}{more} already: a restore of parts replaces nothing",
             hint="restore under another name: --as DATABASE.TABLE for one table, --into-database DATABASE for several; "
-            "or rename what is there",
+            "or rename what is there. Did an earlier run of this restore come to its end? Then they are its copies",
             target=connection.name,
             tables=found,
         )

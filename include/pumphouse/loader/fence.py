@@ -1,7 +1,8 @@
 """Who owns a target: a GET_LOCK held by one connection, and a number that every new owner raises.
 
 The lock keeps a second run out. The number keeps out what is left of an earlier run: each unit takes a shared lock on
-the fence row and compares, so a unit of an old owner either committed before the number rose or commits never.
+the fence row and compares, so a unit of an old owner either committed before the number rose or commits never. Numbers
+begin at the clock's milliseconds: where our tables were dropped and made again, none comes twice.
 
 A TiDB has no shared row locks, and before 7.1 does not say who holds a GET_LOCK. There the number lies in several rows:
 a unit locks one of them, whoever raises it all; and the owner is the connection that raised it last.
@@ -16,12 +17,14 @@ import getpass
 import hashlib
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import FenceLost, LoadError, TargetBusy
 from pumphouse.loader.blockers import watching
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 _TAKE_OVER_S = 60.0
@@ -85,7 +88,7 @@ def acquire(
                 holder=holder,
             )
         clock.sleep(0.1)
-    return _raise_fence(connection, run, end_blockers=take_over or last == run)
+    return _raise_fence(connection, run, end_blockers=take_over or last == run, first=int(clock.now() * 1000))
 
 
 def _end_holder(connection: TargetConnection, holder_id: int, run: str, run_name: str, *, take_over: bool) -> str:
@@ -141,13 +144,13 @@ def _kill(connection: TargetConnection, holder_id: int) -> None:
             raise
 
 
-def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool = False) -> Ownership:
+def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool = False, first: int) -> Ownership:
     fence, holder = connection.table("fence"), whoami()
     with connection.transaction():
         with watching(connection, end=end_blockers):
             # Waits for every unit that holds the row shared: after this nothing of an earlier owner is under way.
             rows = connection.query(f"SELECT number FROM {fence} ORDER BY id FOR UPDATE")
-        number = int(rows[0][0]) + 1 if rows else 1
+        number = int(rows[0][0]) + 1 if rows else first
         more = _ROWS_OF_UNITS if connection.dialect is Dialect.TIDB else 0
         for id_ in range(1, 2 + more):
             connection.execute(
@@ -160,7 +163,7 @@ def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool =
 def raise_again(connection: TargetConnection, owner: Ownership) -> Ownership:
     """Raise the number once more (a new plan begins) on the connection that owns the target."""
     check_lock(connection)
-    return _raise_fence(connection, owner.run)
+    return _raise_fence(connection, owner.run, first=owner.number + 1)
 
 
 def check_lock(connection: TargetConnection) -> None:
@@ -180,7 +183,8 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
     id_, lock = 1, "LOCK IN SHARE MODE"
     if connection.dialect is Dialect.TIDB:
         id_, lock = 2 + connection.connection_id % _ROWS_OF_UNITS, "FOR UPDATE"
-    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = {id_} {lock}")
+    with ours_there(connection):
+        found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = {id_} {lock}")
     if found is None or int(found) != number:
         raise FenceLost(
             f"target {connection.name} has a new owner (fence {found}, ours is {number}): this run ends",
@@ -188,6 +192,27 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
             have=number,
             found=found,
         )
+
+
+@contextmanager
+def ours_there(connection: TargetConnection) -> Iterator[None]:
+    """FenceLost where a statement does not find our tables."""
+    try:
+        yield
+    except StatementFailed as error:
+        if error.code in NO_SUCH:
+            raise gone(connection) from error
+        raise
+
+
+def gone(connection: TargetConnection) -> FenceLost:
+    """Our tables are not there any more: a restore of parts that comes to its end drops them."""
+    return FenceLost(
+        f"target {connection.name} has no {connection.settings.schema_name}.fence any more: another run of this "
+        "restore has come to its end meanwhile, or somebody dropped it",
+        hint="run this again: it finds what is there",
+        target=connection.name,
+    )
 
 
 def release(connection: TargetConnection) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from pumphouse.errors import TargetUnavailable
+from pumphouse.loader.fence import gone
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
@@ -202,8 +203,12 @@ def require_server(connection: TargetConnection, server: str) -> None:
     """TargetUnavailable where a session is on another server than the one that owns the target (`Looks.server`).
 
     The fence is replicated: alone, it would let rows in there, before a DDL that only the other one gets.
+    FenceLost where there is none any more.
     """
-    if Looks(connection).server != server:
+    looks = Looks(connection)
+    if looks.server != server:
+        if looks.show(connection.settings.schema_name, "fence") is None:
+            raise gone(connection)
         raise TargetUnavailable(
             f"target {connection.name} is another server now than the one that this load began on",
             hint="a failover: run this again. Is there a proxy in between, let it send all sessions of a load to one "

@@ -13,6 +13,7 @@ from pumphouse.executor.own import own_target
 from pumphouse.loader import state
 from pumphouse.loader.begin import tables_in
 from pumphouse.loader.failed import noting
+from pumphouse.loader.fence import ours_there
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.state import NOTHING_RECORDED, Recorded, Standing
 from pumphouse.loader.steps import Given, HandOver, Steps
@@ -94,18 +95,20 @@ def run(
                 connection.execute(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
             check = check_parts(connection, plan, view, settings.cluster.url)
             steps = plan.steps(given)
-            recorded = _require_possible(connection, plan, steps, anew=anew)
+            with ours_there(connection):  # another run of it may come to its end
+                recorded = _require_possible(connection, plan, steps, anew=anew)
             if dry_run:
                 return _report(plan, into, LoadReport.of(given).planned(steps, recorded), check)
             plan.require_accepted(accept_losses)
-            owner = own_target(
-                connection,
-                task=TASK,
-                cluster_id=view.genesis.cluster_id,
-                run=run_id or new_run_id(),
-                take_over=take_over,
-                any_task=True,
-            )
+            with ours_there(connection):
+                owner = own_target(
+                    connection,
+                    task=TASK,
+                    cluster_id=view.genesis.cluster_id,
+                    run=run_id or new_run_id(),
+                    take_over=take_over,
+                    any_task=True,
+                )
             # Once more: another run may have begun meanwhile, or ended.
             _require_possible(connection, plan, steps, anew=anew)
             steps = plan.steps(given, _left_over(connection))
