@@ -12,7 +12,8 @@ from pumphouse.dump.run import take_dump
 from pumphouse.errors import ConfigError, RestoreError
 from pumphouse.parts import Parts
 from pumphouse.registry.open import open_cluster
-from pumphouse.runs import restore
+from pumphouse.restore.parts import Chosen
+from pumphouse.runs import restore, restore_parts
 from pumphouse.settings import Settings, TargetSettings
 from tests.support.tidb import MISSING, TidbCluster, UnistoreServer
 
@@ -75,3 +76,27 @@ def test_the_same_tidb_by_its_other_server_is_no_restore_target(
         settings = settings.model_copy(update={"source": type(settings.source)()})
     with pytest.raises(RestoreError, match="a lock that is held on the one is held on the other"):
         restore.run(settings, dry_run=True)
+
+
+@pytest.mark.row("R7")
+def test_no_copy_goes_beside_the_rows_of_the_archives_own_tidb(tidb: TidbCluster, tmp_path: Path) -> None:
+    own = TargetSettings(host="127.0.0.1", port=tidb.sql_ports[1], user="root")
+    settings = tidb.settings(tmp_path / "archive", own)
+    with tidb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE own")
+        cursor.execute("CREATE TABLE own.t (id INT PRIMARY KEY)")
+        cursor.execute("INSERT INTO own.t VALUES (1)")
+        alone = tidb.settings(tmp_path / "archive", TargetSettings())
+        begun(alone)
+        dumped(alone)
+        for into in ("target", "source"):
+            with pytest.raises(
+                RestoreError, match=r"a TiDB of the archive's cluster .*its binlogs would bring the copy"
+            ):
+                restore_parts.run(
+                    settings, chosen=Chosen(tables=("own.t",), called="own.copy"), into=into, dry_run=False
+                )
+        cursor.execute("SHOW TABLES FROM own")
+        assert [name for (name,) in cursor.fetchall()] == ["t"]
+        cursor.execute("SHOW DATABASES LIKE 'pumphouse%'")
+        assert not cursor.fetchall()
