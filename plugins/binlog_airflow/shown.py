@@ -45,6 +45,8 @@ def plan_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("Pumps without fsync", _names(plan["unsynced"])))
     if plan["binlog_skipped"]:
         facts.append(("ranges in which TiDB skipped binlogs", str(len(plan["binlog_skipped"]))))
+    if report.get("lacks"):
+        facts.append(("what no restore builds", str(report["lacks"])))
     return facts
 
 

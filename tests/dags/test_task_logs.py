@@ -55,7 +55,7 @@ print(json.dumps(sorted(set(said))))
 _PLAN = """
 import json
 from binlog_airflow.shown import markdown, plan_facts
-facts = plan_facts({"target": "root@127.0.0.1:1", "plan": {
+facts = plan_facts({"target": "root@127.0.0.1:1", "lacks": "2 triggers", "plan": {
     "to": 470659592355840000, "end": 470659592355840001, "base": 470659390077927424, "databases": [f"db{n}" for n in range(40)],
     "tables": 7, "base_tables": 2, "base_rows": 5, "base_bytes": 5_300_000, "windows": 3, "last_window_cut": True,
     "rows": 12_000, "bytes": 10, "declared": [], "unsynced": ["pump-1"], "binlog_skipped": [],
@@ -106,6 +106,7 @@ def test_a_pump_without_a_heartbeat_is_named_while_it_is_pulled(tmp_path: Path, 
 def test_a_plan_reads_as_facts_without_the_texts_of_ddl(in_airflow: Callable[..., Any]) -> None:
     facts, table = in_airflow(_PLAN)
     assert facts["DDLs"] == "3 add column"
+    assert facts["what no restore builds"] == "2 triggers"
     assert facts["dump"].startswith("2 tables, 5 rows, 5 MB, of 470659390077927424 (")
     assert facts["windows"] == "3, the last one in part; at most 12,000 row changes, 10 B"
     assert facts["databases that are dropped there and built again"].endswith("and 28 more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,18 @@ def test_what_no_copy_gets_is_listed_and_no_difference(server: MariaDbServer, tm
     done = CliRunner().invoke(cli, ("--config", str(tmp_path / "p.toml"), "diff", "--schema", "one=two"))
     assert done.exit_code == 0, done.output
     assert "the target lacks, as no copy gets it: event one.ev" in done.output
+
+
+def test_what_the_user_may_not_see_is_said(server: MariaDbServer) -> None:
+    mariadb.new_user(lambda sql: run(server, sql), "small@'%'", "Sm4ll!pw")
+    for db in ("one", "two"):
+        run(server, f"GRANT SELECT ON {db}.* TO small@'%'")
+    small = replace(server.dsn, user="small", password="Sm4ll!pw")
+    report = compare(small, small, schemas={"one": "two"})
+    run(server, "DROP USER small@'%'")
+    assert report.equal
+    assert "not compared, because not seen in the source: triggers of one: it takes TRIGGER" in report.notes
+    assert "not compared, because not seen in the target: routines of two: it takes EXECUTE" in report.notes
 
 
 def test_users_that_the_target_does_not_have_are_listed(server: MariaDbServer) -> None:

@@ -14,7 +14,7 @@ from pumphouse.diff.chunks import Compared, Comparer
 from pumphouse.diff.fix import FixFile
 from pumphouse.diff.servers import Pair, dialect_of, pairs, rows, text, value
 from pumphouse.diff.sides import Side, in_rows, range_key
-from pumphouse.diff.structure import Both, read_structure, users_of
+from pumphouse.diff.structure import Both, read_structure, unseen_of, users_of
 from pumphouse.diff.tables import Table, describe, tables_of, without_virtual
 from pumphouse.errors import UsageError
 from pumphouse.mysql import ServerConnection
@@ -153,6 +153,11 @@ def compare(
             prefixes=Dialect.TIDB not in dialects,
         )
         _compare_structures(structures, both, found, report)
+        for side, connection, dialect, names_ in (
+            ("source", left, dialects[0], schemas),
+            ("target", right, dialects[1], within),
+        ):
+            report.notes += unseen_of(connection, side, dialect, names_)
         if everything:
             _compare_users(left, right, dialects, report)
         _compare_tables(sessions, dialects, both, found, report, first=first, fix=fix, progress=progress)

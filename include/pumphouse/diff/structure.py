@@ -18,6 +18,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.diff.servers import Row, rows, text
 from pumphouse.diff.tables import Table
+from pumphouse.loader.grants import hidden
 from pumphouse.mysql import ServerConnection
 from pumphouse.schema.dialect import Dialect
 
@@ -143,6 +144,16 @@ def _read_keys(
             kind=text(kind).upper(),
             copied=by_rows and text(kind).upper() in _ORDINARY and (known is None or known.copied),
         )
+
+
+def unseen_of(connection: ServerConnection, side: str, dialect: Dialect, schemas: Iterable[str]) -> list[str]:
+    """What of these schemas the user on a server may not see, in words. A TiDB has nothing of it but views."""
+    if dialect is Dialect.TIDB:
+        return []
+    grants = [text(line) for (line,) in list(rows(connection, "SHOW GRANTS"))]
+    return [
+        f"not compared, because not seen in the {side}: {what}" for db in sorted(schemas) for what in hidden(grants, db)
+    ]
 
 
 def users_of(connection: ServerConnection, dialect: Dialect) -> set[str] | None:

@@ -18,7 +18,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.archive.objects import SourceObject
 from pumphouse.dump.source import execute
-from pumphouse.loader.grants import missing_privileges
+from pumphouse.loader.grants import hidden
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.ident import literal, qualified, quote
 
@@ -34,8 +34,6 @@ _SHOWN: dict[str, tuple[str, int | None, int]] = {
     "trigger": ("SELECT TRIGGER_SCHEMA, TRIGGER_NAME FROM information_schema.TRIGGERS", 1, 2),
     "event": ("SELECT EVENT_SCHEMA, EVENT_NAME FROM information_schema.EVENTS", 1, 3),
 }  # fmt: skip
-# What shows them; without it a server says nothing of them.
-_SEEN_BY = {"TRIGGER": "triggers", "EVENT": "events", "SHOW VIEW": "texts of views", "EXECUTE": "routines"}
 _SERVERS_OWN = frozenset({"mysql.sys", "mysql.session", "mysql.infoschema", "mariadb.sys", "PUBLIC", ""})
 # Codes of the client: the session is lost.
 _OF_THE_CLIENT = range(2000, 3000)
@@ -61,8 +59,7 @@ class _Reader:
         self._databases = {name for (name,) in names if not is_system(name) and name.lower() not in ours}
         grants = [line for (line,) in self._ask("privileges", "SHOW GRANTS")]
         for db in sorted(self._databases):
-            for right in missing_privileges(grants, db, tuple(_SEEN_BY)):
-                self.unseen.append(f"{_SEEN_BY[right]} of {db}: it takes {right}")
+            self.unseen += hidden(grants, db)
 
     def foreign_keys(self) -> Iterator[SourceObject]:
         keys: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)

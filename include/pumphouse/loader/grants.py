@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 # What a load needs on a database.
 LOADING = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
+# What a server lists only for who has a right on the database, and hides from others without a word.
+_SEEN_BY = {"TRIGGER": "triggers", "EVENT": "events", "SHOW VIEW": "texts of views", "EXECUTE": "routines"}
 _ALL = {"ALL PRIVILEGES", "ALL"}
 _GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
 
@@ -23,6 +25,12 @@ def missing_privileges(grants: Sequence[str], database: str, wanted: Sequence[st
             continue
         have |= {each.strip().upper() for each in found[1].split(",")}
     return [] if have & _ALL else [each for each in wanted if each not in have]
+
+
+def hidden(grants: Sequence[str], database: str) -> list[str]:
+    """What these lines do not show of a database, in words."""
+    missing = missing_privileges(grants, database, tuple(_SEEN_BY))
+    return [f"{_SEEN_BY[right]} of {database}: it takes {right}" for right in missing]
 
 
 def in_columns_alone(grants: Sequence[str], privilege: str = "SELECT") -> list[tuple[str, str]]:

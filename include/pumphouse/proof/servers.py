@@ -57,7 +57,7 @@ def known_dialect(connection: TargetConnection) -> Dialect:
     if connection.dialect is Dialect.TIDB:
         raise UsageError(
             f"target {connection.name} is a TiDB, whose checksums this release cannot ask for",
-            hint="pumphouse diff compares it with the source, row by row",
+            hint="pumphouse diff compares it with the source",
         )
     return connection.dialect
 
