@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +197,12 @@ def test_what_no_copy_gets_is_kept_as_text_and_makes_the_same_objects_again(worl
     assert ran.returncode == 0, ran.stderr
     found = compare(source, there, schemas={"extra": "extra"})
     assert (found.differences, found.lacks) == ([], [])
-    # Damaged, it is found, and no restore stops for it.
-    world.archive.store.put(base_objects(base.begun), body.replace(b"trigger", b"Trigger"))
-    assert [each.key for each in verify(world.archive).problems] == [base_objects(base.begun)]
-    assert isinstance(restore.run(world.settings, dry_run=True, plan_only=True).lacks, str)
+    # Damaged, or another one, it is found, and no restore stops for it.
+    other = replace(SourceObjects.from_json("", body), objects=()).to_json()
+    for wrong in (body.replace(b"trigger", b"Trigger"), other):
+        world.archive.store.put(base_objects(base.begun), wrong)
+        assert [each.key for each in verify(world.archive).problems] == [base_objects(base.begun)]
+        assert isinstance(restore.run(world.settings, dry_run=True, plan_only=True).lacks, str)
 
 
 @pytest.mark.row("A5", "R1")
