@@ -14,7 +14,7 @@ from pumphouse.commands.load import naming, print_losses
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.restore import aimed
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import MAX_TSO, Tso, show
+from pumphouse.model.tso import Tso, show
 from pumphouse.progress import bar
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MOST = 20
     "--txn",
     "txns",
     multiple=True,
-    type=click.IntRange(1, MAX_TSO),
+    type=int,
     metavar="COMMIT_TS",
     help="Only this transaction, as `archive find` prints it; repeatable. Alone, it needs neither --from nor --until.",
 )

@@ -95,11 +95,8 @@ class Changes:
 
     def gather(self) -> None:
         """Read everything; UsageError where a chosen transaction has no change of these tables and keys."""
-        sought, ids = self._sought, frozenset(self._of)
-        begin, upto = sought.after, sought.upto
-        if len(self._txns):
-            begin, upto = Tso(max(begin, int(self._txns[0]) - 1)), Tso(min(upto, int(self._txns[-1])))
-        for batch in self._read(begin, upto, ids, "reading changes"):
+        after, upto, ids = self._sought.after, self._sought.upto, frozenset(self._of)
+        for batch in self._read(after, upto, ids, "reading changes"):
             self._add(batch, whole=True)
         missing = [int(ts) for ts in self._txns if ts not in self.transactions]
         if missing:

@@ -69,8 +69,12 @@ class Chosen:
             raise UsageError("--key is of one table", hint="name it: --table DB.TABLE")
         after = Tso(min(self.txns) - 1) if self.after is None else self.after
         until = Tso(max(self.txns)) if self.until is None else self.until
-        if after >= until:
-            raise UsageError(f"nothing lies between {show(after)} and {show(until)}")
+        outside = [each for each in self.txns if not after < each <= until]
+        if after >= until or outside:
+            what = f"transaction {show(outside[0])} does not lie" if outside else "nothing lies"
+            raise UsageError(f"{what} between {show(after)} and {show(until)}")
+        if self.txns:  # what a DDL did before them is no obstacle
+            after, until = Tso(min(self.txns) - 1), Tso(max(self.txns))
         return Sought(after=after, upto=until, tables=self.tables, keys=self.keys)
 
 
