@@ -2,7 +2,8 @@
 
 As the form opens it is a dry run to the archive's end: the plan stands in the log of the task `plan`. With *Dry run*
 off the task `approve` shows the plan under Required Actions and waits for a yes; then the databases that the archive
-knows are dropped on the target and built again.
+knows are dropped on the target and built again. With *Tables*, only those are restored, beside what the target has:
+nothing that exists is changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import tasks
 from binlog_airflow.approval import RestoreApproval
@@ -51,6 +53,33 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
             title="Target",
             description="connection whose data is replaced; the list is the setting airflow.restore_targets",
         ),
+        "tables": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Tables",
+            description="database.table, one a line; % or * stand for any text (shop.%). Only these, beside "
+            "what the target has; empty: everything",
+        ),
+        "as": Param(
+            None, type=["null", "string"], title="Name there", description="of one table, as database.table; or empty"
+        ),
+        "into_database": Param(
+            None, type=["null", "string"], title="Database there", description="of the tables; empty: their own"
+        ),
+        "base": Param(
+            None,
+            type=["null", "string"],
+            title="Dump",
+            description="TSO of the dump to begin from, as archive ls lists it; empty: the newest that leads to the "
+            "moment",
+        ),
+        "verify": Param(
+            False,
+            type="boolean",
+            title="Verify",
+            description="afterwards hold the rows against the archive; the run fails if anything differs",
+        ),
         "dry_run": Param(
             True, type="boolean", title="Dry run", description="only show the plan; off: ask, then restore"
         ),
@@ -69,22 +98,29 @@ def binlog_restore() -> None:
     @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""
-        params = get_current_context()["params"]
-        return tasks.plan_restore(tasks.asked_moment(params["moment"], params["to"]), str(params["target"]))
+        return tasks.plan_restore(tasks.RestoreForm.of(get_current_context()["params"]))
 
     @task(execution_timeout=timedelta(hours=24), max_active_tis_per_dag=1)
     @one_sentence
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
-        params = context["params"]
-        return tasks.restore_target(
-            found, context["run_id"], str(params["target"]), accept_losses=bool(params["accept_losses"])
-        )
+        return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"])
+
+    @task(execution_timeout=timedelta(hours=24))
+    @one_sentence
+    def verify(found: dict[str, Any]) -> None:
+        """Prove the rows, where the form asks for it; what was found is the XCom `proven`, whatever it is."""
+        context = get_current_context()
+        if not context["params"]["verify"]:
+            raise AirflowSkipException("the form does not ask for it")
+        proof = tasks.verify_restore(found, tasks.RestoreForm.of(context["params"]))
+        context["ti"].xcom_push("proven", proof)
+        tasks.require_equal(proof)
 
     found = plan()
     approve = RestoreApproval(task_id="approve")
-    found >> approve >> restore(found)
+    found >> approve >> restore(found) >> verify(found)
 
 
 binlog_restore()

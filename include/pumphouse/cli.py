@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
     "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),
     "flashback": ("pumphouse.commands.flashback:flashback", "Take chosen changes back on a live server."),
+    "drill": ("pumphouse.commands.drill:drill", "Try a restore, prove it, throw it away."),
+    "drills": ("pumphouse.commands.drill:drills", "List the drills, and whether restores get slower."),
     "spark": ("pumphouse.commands.spark:spark", "Package our code for a Spark cluster."),
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
     "diff": ("pumphouse.commands.diff:diff", "Compare two servers, or a server with the archive."),

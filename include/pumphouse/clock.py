@@ -39,3 +39,10 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def duration(seconds: float) -> str:
+    """``12 s``, ``40 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -520,6 +520,9 @@ class NamedTarget(TargetSettings):
     host: str = Field("", description="host")
     user: str = Field("", description="user")
     rules: LoadRules = Field((), description="rules of this target, in place of `load.rules`")
+    scratch: bool = Field(
+        False, description="a server for drills: `binlog_load` does not load it, and GC does not wait for it"
+    )
 
 
 class LoadSettings(Section):
@@ -558,6 +561,23 @@ class LoadSettings(Section):
     rules: LoadRules = Field(
         (), description='deviations of loads and restores from what the source says: operations, "Rules"'
     )
+
+
+class DrillSettings(Section):
+    """Drills: restores that are tried, proved and thrown away (docs/drill.md)."""
+
+    into: str = Field(
+        "",
+        description="server of drills, for `pumphouse drill` without `--into` and for `binlog_drill`: restore_target, "
+        "target, or NAME of [targets.NAME]; empty = no drills are configured",
+    )
+    tables: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        ("%.%",), min_length=1, description="what a drill restores: tables, or patterns as for `restore --table`"
+    )
+    max_age_s: float = Field(
+        8 * 86_400.0, gt=0, description="with `into`: `status` reports if no drill has ended for this long"
+    )
+    keep: int = Field(200, ge=1, description="drills that the archive keeps; older ones go, with their proofs")
 
 
 class SparkSettings(Section):
@@ -607,13 +627,16 @@ class AirflowSettings(Section):
     apply_cron: str = Field(
         "0 * * * *", description="intervals of `binlog_apply`, for backfills onto a restored target"
     )
+    drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
     gc_follows: Literal["snapshot", "load"] = Field(
         "snapshot",
         description="Pumps may free what the archive has, or only what every target also has; give the same value to "
         "everything that takes snapshots or runs GC, including `pumphouse snapshot` and `pumphouse gc`",
     )
     load_targets: tuple[str, ...] = Field(
-        (), description="connections of the targets that `binlog_load` loads; none = [target] and each [targets.NAME]"
+        (),
+        description="connections of the targets that `binlog_load` loads; none = [target] and each [targets.NAME] "
+        "that is not scratch",
     )
     gc_targets: tuple[str, ...] = Field(
         (),
@@ -644,6 +667,7 @@ class Settings(Section):
     restore_target: TargetSettings = TargetSettings()
     targets: dict[str, NamedTarget] = {}
     load: LoadSettings = LoadSettings()
+    drill: DrillSettings = DrillSettings()
     spark: SparkSettings = SparkSettings()
     airflow: AirflowSettings = AirflowSettings()
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -672,7 +696,7 @@ class Settings(Section):
                 hint=f'write [targets.{name}] host = "…", port = 3306, user = "…", password = "…" into pumphouse.toml; '
                 f"targets that there are: {', '.join(('target', *self.targets))}",
             )
-        said = found.model_dump(exclude={"rules"}, exclude_unset=True)
+        said = found.model_dump(exclude={"rules", "scratch"}, exclude_unset=True)
         load = self.load.model_copy(update={"rules": found.rules})
         others = {each: target for each, target in self.targets.items() if each != name}
         if "host" in self.target.model_fields_set or self.target.unix_socket:
@@ -694,7 +718,8 @@ class Settings(Section):
     @property
     def loaded(self) -> tuple[str, ...]:
         """The targets that are loaded, by the names that `aimed` and connections know."""
-        return self.airflow.load_targets or (DOWNSTREAM, *self.targets)
+        named = (name for name, each in self.targets.items() if not each.scratch)
+        return self.airflow.load_targets or (DOWNSTREAM, *named)
 
     @property
     def waited_for(self) -> tuple[str, ...]:

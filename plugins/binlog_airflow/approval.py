@@ -1,4 +1,4 @@
-"""The question whether a restore may replace its target, asked in the UI (Required Actions) or by the API."""
+"""The question whether a restore may be carried out, asked in the UI (Required Actions) or by the API."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class RestoreApproval(ApprovalOperator):  # type: ignore[misc]  # airflow has no
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            subject="Replace the data of {{ params.target }} by the state of "
-            "{{ ti.xcom_pull(task_ids='plan')['moment'] }}?",
+            subject="{{ ti.xcom_pull(task_ids='plan')['question'] }}",
             body="{{ ti.xcom_pull(task_ids='plan')['shown'] }}",
             # What was planned a day ago is hardly what somebody wants now.
             response_timeout=timedelta(days=1),

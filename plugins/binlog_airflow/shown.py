@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from pumphouse.clock import duration
 from pumphouse.model.tso import Tso, show
 
 # So many names stand in a list; the rest is counted.
@@ -20,8 +21,7 @@ def plan_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [
         ("moment", show(Tso(int(plan["to"])))),
         ("onto", f"{report['target']} {_server(report)}".rstrip()),
-        ("databases that are dropped there and built again", _names(plan["databases"])),
-        ("tables afterwards", f"{plan['tables']:,}"),
+        *_made(plan),
         (
             "dump",
             (
@@ -36,6 +36,7 @@ def plan_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
                 f"at most {plan['rows']:,} row changes, {_size(plan['bytes'])}"
             ),
         ),
+        *([("takes about", duration(report["estimate_s"]))] if report.get("estimate_s") is not None else []),
         ("DDLs", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()) or "none"),
         ("the archive ends at", show(Tso(int(plan["end"])))),
     ]
@@ -48,6 +49,16 @@ def plan_facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report.get("lacks"):
         facts.append(("what no restore builds", str(report["lacks"])))
     return facts
+
+
+def _made(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """What goes, and what comes."""
+    if "parts" not in plan:
+        dropped = ("databases that are dropped there and built again", _names(plan["databases"]))
+        return [dropped, ("tables afterwards", f"{plan['tables']:,}")]
+    made = [name if name == place else f"{name} as {place}" for name, place in plan["parts"].items()]
+    facts = [("tables that are made", _names(made)), ("dropped", "nothing: all that is there stays")]
+    return facts + [("left out", note) for note in plan["notes"][:_NAMES]]
 
 
 def markdown(facts: Sequence[tuple[str, str]]) -> str:

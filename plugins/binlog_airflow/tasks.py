@@ -7,25 +7,29 @@ JSON here and nowhere below (`binlog_airflow.xcom`).
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
 from binlog_airflow import xcom
-from binlog_airflow.hooks import SOURCE, settings_from
+from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
 from binlog_airflow.shown import markdown, plan_facts
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
-from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead, UsageError
+from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
 from pumphouse.model import tso
 from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
+    from pumphouse.archive.proofs import Proof
     from pumphouse.loader.confirmed import Published
     from pumphouse.parts import Parts
-    from pumphouse.restore.check import Into
+    from pumphouse.restore.check import Into, Place
+    from pumphouse.restore.report import RestoreReport, ShownPlan
     from pumphouse.schema.history import JobSource
     from pumphouse.settings import Settings
 
@@ -207,52 +211,172 @@ def asked_moment(moment: str | None, to: str) -> str:
     return moment or to
 
 
-def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
-    """What a restore to that moment would read and do, bounded, with ``shown``, the plan as Markdown."""
-    from pumphouse.restore.plan import LATEST, parse_moment
-    from pumphouse.runs import restore
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreForm:
+    """What somebody filled in: the fields of `binlog_restore`."""
 
-    settings, into = _restore_settings(conn_id)
+    to: str
+    target: str
+    tables: tuple[str, ...]
+    called: str
+    database: str
+    base: str
+    accept_losses: bool
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """From a run's params."""
+        return cls(
+            to=asked_moment(params["moment"], params["to"]),
+            target=str(params["target"]),
+            tables=tuple(each.strip() for each in params["tables"] or () if each.strip()),
+            called=params["as"] or "",
+            database=params["into_database"] or "",
+            base=params["base"] or "",
+            accept_losses=bool(params["accept_losses"]),
+        )
+
+
+def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
+    """Settings with the form's connection, its section, and the run: of the whole, or of tables."""
+    from pumphouse.restore.parts import Chosen
+    from pumphouse.runs import restore, restore_parts
+
+    if form.tables:
+        settings, into = server_settings(form.target)
+        chosen = Chosen(tables=form.tables, called=form.called, database=form.database)
+        return settings, into, partial(restore_parts.run, settings, chosen=chosen, into=into)
+    if form.called or form.database:
+        raise UsageError("a name there, or a database there, is for tables", hint="name the tables, or leave it empty")
+    settings, into = server_settings(form.target)
+    if into == "source":
+        raise UsageError("the source is restored to by tables alone", hint="name the tables")
+    return settings, into, partial(restore.run, settings, into=into)
+
+
+def plan_restore(form: RestoreForm) -> dict[str, Any]:
+    """What a restore would read and do, bounded; ``shown``: the plan as Markdown; ``question``: what is approved."""
+    from pumphouse.restore.parts import PartsPlan
+    from pumphouse.restore.plan import LATEST, parse_moment
+
+    settings, _, run = _restore_job(form)
     with _parts(settings) as parts:
-        moment = parse_moment(to, lambda text: parts.moment(text, word=LATEST).ts)
-    report = restore.run(settings, into=into, to=moment, dry_run=True)
-    log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
+        moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
+        base = parts.moment(form.base).ts if form.base else None
+    report = run(to=moment, base=base, dry_run=True)
+    then = tso.show(report.plan.to)
+    log.info("restore_moment", asked=form.to, moment=then, archive_end=moment is None)
     found = report.to_dict()
     facts = plan_facts(found)
     for line in (f"{name}: {value}" for name, value in facts):
         log.info(line)
     # What is shown names kinds of DDL; their texts stay in the archive.
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
-    return {**xcom.bounded(found), "moment": tso.show(report.plan.to), "shown": markdown(facts)}
+    question = f"Replace the data of {form.target} by the state of {then}?"
+    if isinstance(report.plan, PartsPlan):
+        question = f"Restore {report.plan.said()} as of {then}, beside what {form.target} has?"
+    return {**xcom.bounded(found), "question": question, "shown": markdown(facts)}
+
+
+def _shown(plan: dict[str, Any]) -> ShownPlan:
+    """The plan that `plan_restore` left."""
+    from pumphouse.restore.report import ShownPlan
+
+    to, end, base = (tso.Tso(int(plan["plan"][name])) for name in ("to", "end", "base"))
+    return ShownPlan(to=to, end=end, base=base, digest=str(plan["plan"]["digest"]))
 
 
 @ordinary_stderr()
-def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
-    """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows.
+def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str) -> dict[str, Any]:
+    """Carry out the plan that was shown, and no other.
 
     Who approved the plan approved the server in it: the connection must still name that one.
     """
-    from pumphouse.restore.report import ShownPlan
-    from pumphouse.runs import restore
+    from pumphouse.loader.apart import server_name
+    from pumphouse.restore.check import named_target
 
-    (settings, into), shown = _restore_settings(conn_id), plan["plan"]
-    done = restore.run(
-        settings,
-        into=into,
-        shown=ShownPlan(to=tso.Tso(int(shown["to"])), end=tso.Tso(int(shown["end"])), digest=str(shown["digest"])),
-        dry_run=False,
-        run_id=run_id,
-        accept_losses=accept_losses,
-        replace=str(plan["check"]["server"]),
-    ).to_dict()
+    settings, into, run = _restore_job(form)
+    server = str(plan["check"]["server"])
+    if form.tables and server_name(named_target(settings, into)) != server:
+        raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
+    typed = {} if form.tables else {"replace": server}
+    done = run(shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, **typed).to_dict()
     done["plan"]["ddls"] = len(done["plan"]["ddls"])
     return xcom.bounded(done)
 
 
-def _restore_settings(conn_id: str) -> tuple[Settings, Into]:
-    """Settings of a restore onto a connection, and their section with it: the connection of loads is [target]."""
+@ordinary_stderr()
+def verify_restore(plan: dict[str, Any], form: RestoreForm) -> dict[str, Any]:
+    """Hold what was restored against the archive. Of rows that differ, the proof in the archive has more."""
+    from pumphouse.runs.proof import prove_restored
+
+    settings, into, run = _restore_job(form)
+    done = run(shown=_shown(plan), dry_run=True, plan_only=True)
+    return proof_told(prove_restored(settings, done, into=into))
+
+
+def proof_told(proof: Proof) -> dict[str, Any]:
+    """A proof without any row."""
+    found = proof.summary()
+    return xcom.bounded({**found, "different": [each["table"] for each in found["different"]]})
+
+
+def require_equal(proof: dict[str, Any]) -> None:
+    """RestoreError unless a proof is green."""
+    if proof["verdict"] != "equal":
+        different = ", ".join([*proof["different"], *proof["unexpected"]][:5])
+        raise RestoreError(
+            f"{proof['target']} is not as the archive says at {tso.show(tso.Tso(int(proof['at'])))}: "
+            f"{proof['verdict']}{': ' * bool(different)}{different}",
+            hint=f"`pumphouse archive proofs --tables` has the tables and rows; it is {proof['key']}",
+        )
+
+
+def drill_seed(seed: int | None) -> int:
+    """What the moment of a drill is drawn by, also of its retries."""
+    from pumphouse.runs.drill import new_seed
+
+    return new_seed() if seed is None else int(seed)
+
+
+def clean_drill(into: str, run_id: str) -> bool:
+    """Drop what a drill that was killed has left."""
+    from pumphouse.runs import drill
+
+    settings, section = _drill_settings(into)
+    return drill.clean(settings, section, run_id=run_id)
+
+
+@ordinary_stderr()
+def drill_server(into: str, at: str | None, seed: int, run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Restore, prove, drop: how it ended, and the proof. A retry of the same run takes over from itself."""
+    from pumphouse.runs import drill
+
+    settings, section = _drill_settings(into)
+    moment = None
+    if at:
+        with _parts(settings) as parts:
+            moment = parts.moment(at).ts
+    done = drill.run(settings, into=section, named=into, at=moment, seed=seed, run_id=run_id)
+    return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
+
+
+def _drill_settings(into: str) -> tuple[Settings, Into]:
+    """Settings of a drill, whose server is that of the section's connection."""
+    if not into:
+        raise UsageError("no server is named", hint="fill in the field, or set drill.into")
+    settings, section = server_settings({"restore_target": RESTORE_TARGET, "target": DOWNSTREAM}.get(into, into))
+    if section == "source":
+        raise UsageError("no drill writes to the source")
+    return settings, section
+
+
+def server_settings(conn_id: str) -> tuple[Settings, Place]:
+    """Settings with the server of a connection, and the section that names it then."""
     if conn_id == DOWNSTREAM or conn_id in settings_from().targets:
         return settings_from(downstream=conn_id), "target"
+    if conn_id == SOURCE:
+        return settings_from(source=conn_id), "source"
     return settings_from(restore=conn_id), "restore_target"
 
 

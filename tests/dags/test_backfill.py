@@ -1,4 +1,7 @@
-"""A real scheduler drives the apply DAG over intervals by `airflow backfill create`, onto a restored target (row R1)."""
+"""A real scheduler drives the apply DAG over intervals by `airflow backfill create`, onto a restored target (row R1).
+
+The same scheduler runs restores of tables by the form, and drills.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ from urllib.parse import quote
 
 import pytest
 
+from pumphouse.archive.drills import read_drills
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model import tso
 from pumphouse.registry.open import open_cluster
+from pumphouse.restore.parts import own_schema
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
+from tests.e2e import airflow_watch as watch
 from tests.stack.airflow import AirflowServer
 from tests.stack.supervisor import Supervisor
 from tests.support import mariadb
@@ -71,7 +77,7 @@ class World:
         )
         self.airflow.start()
         self.api = self.airflow.api()
-        self.api.wait_for_dags({"binlog_apply"})
+        self.api.wait_for_dags({"binlog_apply", "binlog_restore", "binlog_drill"})
 
     def _write(self) -> list[int]:
         source = self.source
@@ -82,7 +88,7 @@ class World:
             txn.insert("t", id=1, v=1)
         source.genesis()
         moments = []
-        self.states: dict[int, Any] = {}
+        self.then: dict[int, Any] = {}
         for minute in range(1, 5):
             edge = tso.compose((tso.physical_ms(source.ts) // _MINUTE + 1) * _MINUTE)
             with source.txn() as txn:
@@ -90,7 +96,7 @@ class World:
                 txn.update("t", 1, v=minute)
             if minute == 3:
                 source.add_column("t", column(3, "w", default="7", origin_default="7"))
-            self.states[source.ts] = source.snapshot()
+            self.then[source.ts] = source.snapshot()
             with source.txn() as txn:
                 txn.insert("t", id=10 * minute + 1, v=-minute)
             self.last = source.ts
@@ -163,6 +169,25 @@ class World:
         with TargetConnection.open(self.target) as connection:
             return int(connection.query("SELECT ts FROM pumphouse.checkpoint WHERE task = 'main'")[0][0])
 
+    def triggered(self, dag_id: str, **conf: Any) -> tuple[str, str, list[str]]:
+        """A run by hand with these fields, whose questions are approved: its id, its state, and the questions."""
+        self.api.unpause(dag_id)
+        run_id, asked = self.api.trigger(dag_id, conf), list[str]()
+
+        def approve(_task: str, question: str) -> str:
+            asked.append(question)
+            return "Approve"
+
+        ended = self.api.wait_for_run(dag_id, run_id, timeout_s=240, asked=approve)
+        return run_id, str(ended["state"]), asked
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        return {task["task_id"]: task["state"] for task in self.api.tasks(dag_id, run_id)}
+
+    def databases(self) -> list[Any]:
+        with TargetConnection.open(self.target) as connection:
+            return list(connection.query("SHOW DATABASES"))
+
     def rows(self) -> Any:
         with TargetConnection.open(self.target) as connection:
             return target_rows(connection)
@@ -199,7 +224,7 @@ def test_the_documented_lines_apply_up_to_the_stop_and_once_more_change_nothing(
     time.sleep(10)
     assert world.runs() == before
 
-    stop = sorted(world.states)[2]
+    stop = sorted(world.then)[2]
     minutes = world.moments
     assert minutes[1] < stop < minutes[2], "in the middle of the third window"
     assert create[:3] == ["airflow", "backfill", "create"]
@@ -213,14 +238,14 @@ def test_the_documented_lines_apply_up_to_the_stop_and_once_more_change_nothing(
         runs = world.backfill(*args)
         assert [r["state"] for r in runs] == ["success"] * 3
         assert world.checkpoint() == stop
-        assert world.rows() == world.states[stop]
+        assert world.rows() == world.then[stop]
         assert sum(world.applied(r) for r in runs) == (0 if again else 2), "the third begins behind the stop"
 
     # What a later restore took back comes again by the same lines.
     world.restore()
     assert {r["state"] for r in world.backfill(*args)} == {"success"}
     assert world.checkpoint() == stop
-    assert world.rows() == world.states[stop]
+    assert world.rows() == world.then[stop]
 
 
 @pytest.mark.parametrize(
@@ -231,13 +256,13 @@ def test_the_documented_lines_apply_up_to_the_stop_and_once_more_change_nothing(
 def test_the_order_is_ours_whatever_the_flags(world: World, flags: list[str]) -> None:
     world.restore()
     world.api.unpause("binlog_apply")
-    minutes, stop = world.moments, sorted(world.states)[3]
+    minutes, stop = world.moments, sorted(world.then)[3]
     conf = {"target": "pumphouse_restore", "stop": str(stop)}
     asked = world.flags(minutes[0], minutes[2], **conf)
     runs = world.backfill(*asked, "--reprocess-behavior", "completed", *flags)
     assert [(r["state"], len(world.tries(r))) for r in runs] == [("success", 1)] * 3
     assert world.checkpoint() == stop
-    assert world.rows() == world.states[stop]
+    assert world.rows() == world.then[stop]
 
 
 def test_a_run_without_a_target_in_its_conf_does_nothing(world: World) -> None:
@@ -249,3 +274,55 @@ def test_a_run_without_a_target_in_its_conf_does_nothing(world: World) -> None:
     assert [r["state"] for r in idle] == ["success"]
     assert [t["state"] for t in world.api.tasks("binlog_apply", idle[0]["dag_run_id"])] == ["skipped"]
     assert world.checkpoint() == world.moments[0]
+
+
+@pytest.mark.row("R3", "R4")
+def test_tables_come_back_by_the_form_beside_what_the_target_has_and_are_proved(world: World) -> None:
+    world.restore()
+    at = sorted(world.then)[3]
+    run, state, asked = world.triggered(
+        "binlog_restore",
+        to=str(at), tables=["d.t", " "], **{"as": "d.t_then"}, base=str(int(world.source.archive.genesis().ts)),
+        verify=True, dry_run=False,
+    )  # fmt: skip
+    assert state == "success", watch.failure(world.api, "binlog_restore", run)
+    assert asked == [f"Restore d.t as d.t_then as of {tso.show(tso.Tso(at))}, beside what pumphouse_restore has?"]
+    assert world.rows()["t_then"] == world.then[at]["t"]
+    assert world.checkpoint() == world.moments[0], "what was there stays where it is"
+    proof = world.api.result("binlog_restore", run, "verify", key="proven")
+    assert (proof["verdict"], proof["equal"], proof["different"]) == ("equal", 1, [])
+    # Once more, when somebody has changed a row: the run is red, and the XCom says where.
+    with TargetConnection.open(world.target) as connection:
+        connection.execute("UPDATE d.t_then SET v = v + 1 LIMIT 1")
+    again = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": ["verify"]}
+    world.api.call("POST", "/dags/binlog_restore/clearTaskInstances", again)
+    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "failed"
+    proof = world.api.result("binlog_restore", run, "verify", key="proven")
+    assert (proof["verdict"], proof["different"]) == ("DIFFERENT", ["d.t"])
+    assert world.states("binlog_restore", run) == {
+        "plan": "success", "approve": "success", "restore": "success", "verify": "failed",
+    }  # fmt: skip
+
+
+@pytest.mark.row("R4")
+def test_a_drill_restores_proves_and_leaves_nothing_also_of_one_that_was_killed(world: World) -> None:
+    world.restore()
+    before = world.databases()
+    with TargetConnection.open(own_schema(world.target, drill=True)) as killed:
+        killed.create_tables()
+    run, state, _ = world.triggered("binlog_drill", into="restore_target", seed=7)
+    assert state == "success", watch.failure(world.api, "binlog_drill", run)
+    assert world.states("binlog_drill", run) == dict.fromkeys(("prepare", "drill", "clean"), "success")
+    done = world.api.result("binlog_drill", run, "drill")
+    assert (done["verdict"], done["seed"], done["into"], done["tables"]) == ("equal", 7, "restore_target", 1)
+    proof = world.api.result("binlog_drill", run, "drill", key="proven")
+
+    assert proof["equal"] == 1
+    assert world.databases() == before
+    (kept,) = read_drills(world.source.archive)
+    assert str(int(kept.at)) == done["at"]
+    # A moment that the archive does not have: the drill fails, and what comes behind it runs all the same.
+    run, state, _ = world.triggered("binlog_drill", into="restore_target", at=str(world.source.archive.end() + 1))
+    assert state == "failed"
+    assert world.states("binlog_drill", run) == {"prepare": "success", "drill": "failed", "clean": "success"}
+    assert world.databases() == before

@@ -83,7 +83,27 @@ def test_restore_asks_for_a_moment_and_a_target_and_is_a_dry_run_as_it_opens(par
     params = parsed["dags"]["binlog_restore"]["params"]
     assert params == {
         "moment": None, "to": "latest", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False,
+        "tables": None, "as": None, "into_database": None, "base": None, "verify": False,
     }  # fmt: skip
+
+
+@pytest.mark.row("R4")
+def test_drills_run_by_hand_alone_until_a_setting_says_when_and_clean_up_however_they_end(
+    parsed: Any, in_airflow: Callable[..., Any]
+) -> None:
+    dag = parsed["dags"]["binlog_drill"]
+    assert dag["timetable"] == "NullTimetable"
+    assert {name: each["upstream"] for name, each in dag["tasks"].items()} == {
+        "prepare": [], "drill": ["prepare"], "clean": ["drill", "prepare"],
+    }  # fmt: skip
+    script = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(%r).dags["binlog_drill"]
+print(json.dumps([dag.schedule, dag.get_task("clean").is_teardown, dag.get_task("prepare").is_setup, dag.params["into"]]))
+""" % str(ROOT / "dags" / "binlog_drill.py")  # noqa: UP031
+    settings = {"PUMPHOUSE_AIRFLOW__DRILL_CRON": "0 3 * * *", "PUMPHOUSE_DRILL__INTO": "scratch"}
+    assert in_airflow(script, **settings) == ["0 3 * * *", True, True, "scratch"]
 
 
 @pytest.mark.row("R1")

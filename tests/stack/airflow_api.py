@@ -84,9 +84,9 @@ class AirflowApi:
         found = self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=100")
         return list(found["task_instances"])
 
-    def result(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Any:
-        """What a task returned; None when it returned nothing."""
-        path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/xcomEntries/return_value"
+    def result(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1, key: str = "return_value") -> Any:
+        """What a task returned, or left under a key; None when it left nothing."""
+        path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
         try:
             value = self.call("GET", f"{path}?map_index={map_index}&deserialize=false")["value"]
         except StackError:

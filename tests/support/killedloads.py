@@ -25,14 +25,19 @@ import structlog
 from pymysql.connections import Connection as Session
 
 import pumphouse
-from pumphouse.runs import load, restore, restore_parts
+from pumphouse.runs import drill, load, restore, restore_parts
 from pumphouse.settings import Settings
 
 _HOME = Path(pumphouse.__file__).parent
 # Whose lines are counted: those of a load, without what reads and writes bytes for everybody.
 _TRACED = tuple(str(_HOME / room) for room in ("executor", "loader", "replay", "restore", "runs"))
 _SERVER = "tests.support.loadserver"
-_RUNS: dict[str, Callable[..., object]] = {"load": load.run, "restore": restore.run, "parts": restore_parts.run}
+_RUNS: dict[str, Callable[..., object]] = {
+    "load": load.run,
+    "restore": restore.run,
+    "parts": restore_parts.run,
+    "drill": drill.run,
+}
 # OpenBLAS starts no thread, and no connection reads the certificates of the whole world for a server on this machine.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "SSL_CERT_FILE": os.devnull}
 
@@ -72,7 +77,7 @@ class KilledLoad:
         self,
         settings: Settings,
         *,
-        what: Literal["load", "restore", "parts"] = "load",
+        what: Literal["load", "restore", "parts", "drill"] = "load",
         at_line: int = 0,
         place: str = "",
         at_moment: int = 0,
@@ -84,7 +89,7 @@ class KilledLoad:
         ``place``: only those of this ``file:line`` count.
         ``at_moment``: instead of a line: 1 = before the first statement that changes a server, 2 = behind it, and so on.
         ``sends``: that signal: SIGKILL, or SIGSTOP, for one that stands still.
-        ``how``: arguments of `pumphouse.runs.load.run`, or of that of `pumphouse.runs.restore` or `restore_parts`.
+        ``how``: arguments of `pumphouse.runs.load.run`, or of that of `restore`, `restore_parts` or `drill` there.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_SERVER])

@@ -7,9 +7,8 @@ ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planne
 genesis); ``base/<low>/begun.json``, ``…/base.json``, ``…/objects`` and ``…/<schema>.<table>-<id>/<table's
 low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest;
 ``verified.json``, how far the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server
-were held against it;
-``failed/<what>.json``, how a snapshot or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json``
-that is too large for the registry.
+were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; ``failed/<what>.json``, how a snapshot
+or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ HEAD = "HEAD"
 VERIFIED = "verified.json"
 FAILED = "failed/"
 PROOFS = "proofs/"
+DRILLS = "drills/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SETTLED = "settled/"
@@ -140,6 +140,11 @@ def chunk_note(folder: str, number: int) -> str:
 def proof_key(at: Tso, attempt: str) -> str:
     """How the rows of a server at a moment were held against the archive."""
     return f"{PROOFS}{name20(at)}-{attempt}.json"
+
+
+def drill_key(begun_ms: int, attempt: str) -> str:
+    """How a drill ended that was begun then."""
+    return f"{DRILLS}{begun_ms:020d}-{attempt}.json"
 
 
 def genesis_copy(sha256: str) -> str:

@@ -22,6 +22,8 @@ from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
 KIND = "proof"
+# Task of the proof of a drill, whose rows are gone by now.
+DRILL = "drill"
 MODULUS = 1 << 64
 _REMEDY = "delete it, then prove again: pumphouse archive prove"
 
@@ -375,8 +377,9 @@ def read_proofs(archive: Archive) -> tuple[Proof, ...]:
 
 
 def newest_proof(archive: Archive) -> Proof | None:
-    """The last one that has ended."""
-    return next((each for each in reversed(read_proofs(archive)) if each.ended_ms is not None), None)
+    """The last one that has ended, of a server that still has the rows."""
+    found = (each for each in reversed(read_proofs(archive)) if each.task != DRILL)
+    return next((each for each in found if each.ended_ms is not None), None)
 
 
 def _texts(value: Any) -> dict[str, str]:

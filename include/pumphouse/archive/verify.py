@@ -22,6 +22,7 @@ from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_groups, read_jobs
 from pumphouse.archive.declare import accepted_commits, read_declared, read_settled
+from pumphouse.archive.drills import Drill
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
@@ -369,15 +370,16 @@ def _check_failed(archive: Archive, report: VerifyReport) -> None:
 
 
 def _check_proofs(archive: Archive, report: VerifyReport) -> None:
-    """Proofs are what was written, of this cluster."""
-    for each in archive.store.list(layout.PROOFS):
-        try:
-            proof = Proof.from_json(each.key, archive.store.get(each.key))
-        except BinlogError as error:
-            report.problems.append(Problem(key=each.key, what=str(error)))
-            continue
-        if proof.cluster_id != archive.cluster_id:
-            report.problems.append(Problem(key=each.key, what=f"is of cluster {proof.cluster_id}; delete it"))
+    """Proofs and drills are what was written, of this cluster."""
+    for prefix, kind in ((layout.PROOFS, Proof), (layout.DRILLS, Drill)):
+        for each in archive.store.list(prefix):
+            try:
+                found = kind.from_json(each.key, archive.store.get(each.key))
+            except BinlogError as error:
+                report.problems.append(Problem(key=each.key, what=str(error)))
+                continue
+            if found.cluster_id != archive.cluster_id:
+                report.problems.append(Problem(key=each.key, what=f"is of cluster {found.cluster_id}; delete it"))
 
 
 def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:

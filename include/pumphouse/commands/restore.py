@@ -14,7 +14,8 @@ import click
 
 from pumphouse.archive.objects import script
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.load import naming, print_losses, print_steps
+from pumphouse.clock import duration
+from pumphouse.commands.load import moment, naming, print_losses, print_steps
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
 from pumphouse.errors import UsageError
@@ -38,6 +39,11 @@ _MOST = 20
     help="The moment, inclusive: a TIME, or latest (the archive's end).",
 )
 @archive_option
+@click.option(
+    "--base",
+    metavar="TIME",
+    help="The dump to begin from, by the TSO that `archive ls` lists; default: the newest that leads to the moment.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan and the checks of the target; change nothing.")
 @click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")
 @click.option(
@@ -91,6 +97,7 @@ _MOST = 20
 def restore(
     context: Context,
     to: str,
+    base: str | None,
     dry_run: bool,
     plan_only: bool,
     into: str,
@@ -126,7 +133,8 @@ def restore(
     with naming(into if section == "target" else "target"):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database))
-        planned = done = run(to=asked, dry_run=True, plan_only=plan_only, anew=anew)
+        begin = moment(settings, base)
+        planned = done = run(to=asked, base=begin, dry_run=True, plan_only=plan_only, anew=anew)
         _write_objects(objects, planned)
         if not dry_run:
             if not as_json:
@@ -243,6 +251,8 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
     )
     cut = ", the last one in part" if any(window.cut for window in plan.windows) else ""
     click.echo(f"windows   {len(plan.windows)}{cut}: {plan.rows:,} row changes, {plan.bytes:,} bytes")
+    if report.estimate_s is not None:
+        click.echo(f"time      about {duration(report.estimate_s)}, by the rate of the last drills")
     if verbose:
         for window in plan.windows:
             each = f"({show(window.start)}, {show(window.end)}]  {window.segments} segments, {window.rows:,} changes"

@@ -54,6 +54,10 @@ def _print(found: Status) -> None:
         click.echo(f"archive    {archive.url} ends {_ago(archive.age_s)} ago, at {show(archive.end)}")
         verified = "not known" if archive.verified_to is None else show(archive.verified_to)
         click.echo(f"verified   {verified}")
+        if archive.drill is not None:
+            click.echo(
+                f"drill      {archive.drill.verdict} {_ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}"
+            )
         if archive.declared_lost:
             ranges = (
                 "1 range of a Pump was"

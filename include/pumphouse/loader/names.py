@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
 from pumphouse.loader.rules import Rules, routes_of, rule_text
-from pumphouse.loader.state import parts_schema
+from pumphouse.loader.state import our_schemas
 from pumphouse.loader.target import address
 from pumphouse.loader.work import databases_between, skipped_ddls
 from pumphouse.model.tso import Tso
@@ -33,11 +33,15 @@ def require_names(
     left = {each.db_before.name for each in skipped_ddls(view.timeline, after, upto, rules) if each.db_before}
     names = {routes.database(name): name for name in (*databases, *more) if name not in left}
     names |= {name: name for name in routes.beside}
-    ours = {each.casefold(): each for each in (target.schema_name, parts_schema(target.schema_name))}
+    ours = {each.casefold(): each for each in our_schemas(target.schema_name)}
     clash = next(((name, ours[there.casefold()]) for there, name in names.items() if there.casefold() in ours), None)
     if clash is not None:
         name, own = clash
-        use = "keeps the state of the load" if own == target.schema_name else "is that of restores of tables"
+        use = (
+            "keeps the state of the load"
+            if own == target.schema_name
+            else "is that of restores of tables, or of drills"
+        )
         raise LoadError(
             f"the source has a database {name!r}, and on target {where} the schema {own!r} {use}",
             hint=f"was it imported by mistake: `pumphouse schema import --drop {name}` on the source, then "
@@ -59,9 +63,9 @@ def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple
     Args:
         rules: those of the settings.
         view: what the run sees.
-        own: the schema on the target that keeps the state of loads; that of restores of parts is the other.
+        own: the schema on the target that keeps the state of loads; its name is in those of the others.
     """
-    return (*rules, *_passing(rules, view, own), *_passing(rules, view, parts_schema(own)))
+    return (*rules, *(rule for name in our_schemas(own) for rule in _passing(rules, view, name)))
 
 
 def _passing(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple[LoadRule, ...]:

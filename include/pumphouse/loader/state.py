@@ -20,20 +20,26 @@ from pumphouse.settings import Settings, TargetSettings
 
 # Why a target is incomplete whose first load was begun.
 BEGINNING = "the first load has not ended"
-# Restores of parts: the task of their rows, and how the name of their schema ends.
+# Restores of parts and drills: the task of their rows, and how the names of their schemas end.
 PARTS_TASK = "parts"
 PARTS_SUFFIX = "_parts"
+DRILL_SUFFIX = "_drill"
 
 
-def parts_schema(own: str) -> str:
-    """The schema of restores of parts, on a server where the state of loads is in the schema ``own``."""
-    return own[: 64 - len(PARTS_SUFFIX)] + PARTS_SUFFIX
+def parts_schema(own: str, suffix: str = PARTS_SUFFIX) -> str:
+    """The schema of restores of parts, or of drills, on a server where the state of loads is in the schema ``own``."""
+    return own[: 64 - len(suffix)] + suffix
+
+
+def our_schemas(own: str) -> tuple[str, str, str]:
+    """Every schema of ours on a server: of loads, of restores of parts, of drills."""
+    return own, parts_schema(own), parts_schema(own, DRILL_SUFFIX)
 
 
 def parts_schemas(settings: Settings) -> frozenset[str]:
-    """What the schema of restores of parts may be called on any server of the settings, in lower case."""
+    """What those of restores of parts and of drills may be called on any server of the settings, in lower case."""
     sections = (TargetSettings(), settings.target, settings.restore_target, *settings.targets.values())
-    return frozenset(parts_schema(each.schema_name).lower() for each in sections)
+    return frozenset(name.lower() for each in sections for name in our_schemas(each.schema_name)[1:])
 
 
 class TargetState(StrEnum):

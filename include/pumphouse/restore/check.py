@@ -169,6 +169,11 @@ def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView
     return TargetCheck(server=server_name(connection.settings), version=version, holds=(), notes=())
 
 
+def require_own_database(connection: TargetConnection) -> None:
+    """RestoreError where the database that a restore of parts makes and drops is somebody else's."""
+    _require_none(connection.settings, *_own_database(connection))
+
+
 def _own_database(connection: TargetConnection) -> Iterator[str]:
     """Whether the database that a restore of parts makes and drops is somebody else's."""
     own = connection.settings.schema_name

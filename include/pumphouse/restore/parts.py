@@ -11,6 +11,7 @@
   one is taken. A database that is missing is made. Foreign keys between restored tables come last, others are left out.
 - **What goes**: that schema, at the end, and nothing else ever. Its lock, fence and checkpoint are its own, so a load
   that keeps the server up to date neither waits nor notices.
+- **A drill** is this without places: its tables stay in a schema of their own until they are proved, and go with it.
 - **A run that was killed**: the same steps go on (`pumphouse.loader.steps`). Others are refused until the first have
   ended, or are given up with ``anew``: what they built lies in our schema, and goes.
 """
@@ -32,7 +33,15 @@ from pumphouse.loader.alone import joined, works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.losses import losses_of
 from pumphouse.loader.rules import NO_RULES, Rules
-from pumphouse.loader.state import PARTS_SUFFIX, PARTS_TASK, Checkpoint, TargetState, parts_schema
+from pumphouse.loader.state import (
+    DRILL_SUFFIX,
+    PARTS_SUFFIX,
+    PARTS_TASK,
+    Checkpoint,
+    TargetState,
+    our_schemas,
+    parts_schema,
+)
 from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
 from pumphouse.model.table import DbInfo, cistr
 from pumphouse.model.tso import Tso, show
@@ -48,9 +57,10 @@ from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 TASK = PARTS_TASK
 
 
-def own_schema(target: TargetSettings) -> TargetSettings:
-    """The server with the schema that keeps the state of a restore of parts, and what it builds."""
-    return target.model_copy(update={"schema_name": parts_schema(target.schema_name)})
+def own_schema(target: TargetSettings, *, drill: bool = False) -> TargetSettings:
+    """The server with the schema that keeps the state of a restore of parts, or of a drill, and what it builds."""
+    suffix = DRILL_SUFFIX if drill else PARTS_SUFFIX
+    return target.model_copy(update={"schema_name": parts_schema(target.schema_name, suffix)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +157,7 @@ class PartsPlan(RestorePlan):
         restored: the tables at the moment, at their places, with the foreign keys that they get.
         infos: databases of the places.
         left: what is left out, in words.
+        drill: whether the tables stay in our schema.
     """
 
     placed: tuple[Placed, ...]
@@ -156,6 +167,7 @@ class PartsPlan(RestorePlan):
     restored: tuple[TableVersion, ...]
     infos: tuple[DbInfo, ...]
     left: tuple[str, ...]
+    drill: bool = False
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -188,11 +200,14 @@ class PartsPlan(RestorePlan):
                 Reset(checkpoint=checkpoint),
                 Build(drop_tables=tuple((own, name) for name in beside), objects=self.objects),
                 *(Apply(work=work) for work in self.works),
-                HandOver(databases=self.infos, tables=tuple((each.staged, each.place) for each in self.placed)),
+                *([] if self.drill else [self._hand_over()]),
                 ForeignKeys(objects=self.restored),
-                Leave(schema=own),
+                *([] if self.drill else [Leave(schema=own)]),
             ),
         )
+
+    def _hand_over(self) -> HandOver:
+        return HandOver(databases=self.infos, tables=tuple((each.staged, each.place) for each in self.placed))
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done."""
@@ -213,6 +228,7 @@ def plan_parts(
     target: TargetSettings,
     settings: LoadSettings,
     wall: Tso | None = None,
+    drill: bool = False,
 ) -> PartsPlan:
     """Plan a restore of parts.
 
@@ -223,6 +239,7 @@ def plan_parts(
         target: the server, with the schema of ours that they are built in (`own_schema`).
         settings: how plans are cut and spread over units; of the rules those for DDLs and transactions count.
         wall: this machine's time, to say of a moment that it lies in the future.
+        drill: the tables stay in our schema; those that a rule leaves out of loads are none of it.
 
     Raises:
         TargetUnreachable: the moment lies before the first dump or behind the archive.
@@ -234,16 +251,23 @@ def plan_parts(
     to = end if target_ts is None else target_ts
     if not view.genesis.ts <= to <= end:
         raise unreachable(to, view, NO_RULES, wall)
-    versions = chosen.of(timeline, to)
+    said = Rules.of(settings.rules, Tso(0))
+    versions = [each for each in chosen.of(timeline, to) if not (drill and said.leaves_out(each))]
+    if not versions:
+        raise UsageError(f"rules leave out {', '.join(chosen.tables)}, every table", hint="load.rules; drill.tables")
     names = frozenset(".".join(version.name).lower() for version in versions)
     base, every = _base(view, to, names, wall)
     staged = {name: f"part_{number}" for number, name in enumerate(sorted(every), 1)}
     placed = tuple(
-        Placed(table=".".join(each.name), place=chosen.place(each), staged=staged[".".join(each.name).lower()])
+        Placed(
+            table=".".join(each.name),
+            place=(own, staged[".".join(each.name).lower()]) if drill else chosen.place(each),
+            staged=staged[".".join(each.name).lower()],
+        )
         for each in versions
     )
-    _require_places(placed, own, target)
-    said = Rules.of(settings.rules, Tso(0))
+    if not drill:
+        _require_places(placed, own)
     rules = Rules(
         ddls=said.ddls,
         txns=said.txns,
@@ -268,7 +292,7 @@ def plan_parts(
     made = [each for each in in_creation_order(timeline, base.ts) if ".".join(each.name).lower() in every]
     keys = [_with_keys(version, names) for version in versions]
     final = Routes.of({}, {each.table: ".".join(each.place) for each in placed})
-    places = sorted({each.place[0] for each in placed})
+    places = [] if drill else sorted({each.place[0] for each in placed})
     return PartsPlan(
         to=to,
         end=end,
@@ -293,6 +317,7 @@ def plan_parts(
         restored=tuple(final.version(version) for version, _ in keys),
         infos=tuple(_infos(timeline, to, versions, places)),
         left=tuple(note for _, notes in keys for note in notes),
+        drill=drill,
     )
 
 
@@ -320,9 +345,9 @@ def _concerns(event: DdlEvent, names: frozenset[str]) -> bool:
     return any(".".join(side.name).lower() in names for change in event.changes for side in change.sides)
 
 
-def _require_places(placed: Sequence[Placed], own: str, target: TargetSettings) -> None:
+def _require_places(placed: Sequence[Placed], own: str) -> None:
     """UsageError where two tables would get one place, or one would lie among what is the server's or ours."""
-    ours = {own.casefold(), own.removesuffix(PARTS_SUFFIX).casefold(), target.schema_name.casefold()}
+    ours = {each.casefold() for each in (own, *our_schemas(own.removesuffix(PARTS_SUFFIX)))}
     for each in placed:
         if is_system(each.place[0]) or each.place[0].casefold() in ours:
             raise UsageError(

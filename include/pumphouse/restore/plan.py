@@ -8,17 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
-from pumphouse.errors import RestoreError, TargetUnreachable
+from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.begin import fill
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
-from pumphouse.loader.state import parts_schema
+from pumphouse.loader.state import our_schemas
 from pumphouse.loader.steps import Apply, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, physical_ms, show
@@ -124,7 +124,7 @@ class RestorePlan:
 
         One of that name which comes after the moment was never loaded there, and is no obstacle.
         """
-        ours = {own.casefold(), parts_schema(own).casefold()}
+        ours = {name.casefold() for name in our_schemas(own)}
         return [name for name in self.databases if name in self.made or name.casefold() not in ours]
 
     @property
@@ -263,6 +263,15 @@ def plan_restore(
         sizes=table_sizes(view, base, to),
         losses=losses_of(view.windows, after=base.low, upto=to),
     )
+
+
+def begin_at(view: ArchiveView, base: Tso | None, to: Tso | None) -> ArchiveView:
+    """The view with this dump alone, by the ts that it is exact from on; None = with all of them. ConfigError."""
+    if base is None:
+        return view
+    if to is not None and base > to:
+        raise UsageError(f"the dump of {show(base)} is later than {show(to)}", hint="pumphouse archive ls")
+    return replace(view, bases=(view.base_at(base),))
 
 
 def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | None = None) -> tuple[TableSize, ...]:

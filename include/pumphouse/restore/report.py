@@ -19,6 +19,7 @@ class ShownPlan:
 
     to: Tso
     end: Tso
+    base: Tso
     digest: str
 
 
@@ -27,7 +28,8 @@ class RestoreReport:
     """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do.
 
     ``proof``: what was found when the rows were held against the archive; None: nobody asked. ``lacks``: what the
-    source had and no restore builds, kept as text with the dump; or why nothing is known of it.
+    source had and no restore builds, kept as text with the dump; or why nothing is known of it. ``estimate_s``: of
+    a dry run, how long it would take by the last drills; None: there were none.
     """
 
     plan: RestorePlan
@@ -37,11 +39,12 @@ class RestoreReport:
     check: TargetCheck | None = None
     proof: Proof | None = None
     lacks: SourceObjects | str = ""
+    estimate_s: float | None = None
 
     @property
     def shown(self) -> ShownPlan:
         """What has to be said for exactly this plan to be carried out."""
-        return ShownPlan(to=self.plan.to, end=self.plan.end, digest=self.plan.digest())
+        return ShownPlan(to=self.plan.to, end=self.plan.end, base=self.plan.base, digest=self.plan.digest())
 
     def to_dict(self) -> dict[str, Any]:
         """Small JSON: the plan's totals and the load's."""
@@ -53,6 +56,7 @@ class RestoreReport:
             "dry_run": self.dry_run,
             "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
+            "estimate_s": self.estimate_s,
             "load": self.load.to_dict(),
             "lacks": self.lacks if isinstance(self.lacks, str) else self.lacks.counts(),
             "proof": None if self.proof is None else self.proof.summary(),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.layout import attempt_id
-from pumphouse.archive.proofs import Outcome, Proof, read_proofs
+from pumphouse.archive.proofs import DRILL, Outcome, Proof, read_proofs
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, TargetAhead, UsageError
@@ -113,7 +113,8 @@ def prove_restored(
 ) -> Proof:
     """Compare what a restore has built with the archive: `pumphouse restore --verify`.
 
-    Of a restore of parts, its tables at their places; nothing says there that nobody has changed them since.
+    Of a restore of parts, or a drill, its tables at their places; nothing says there that nobody has changed them
+    since.
 
     Args:
         settings: as the restore had them.
@@ -146,7 +147,7 @@ def prove_restored(
             load=settings.load,
             archive_settings=settings.archive,
         )
-        return _carried_out(given, None, only, TASK, progress, SYSTEM_CLOCK)
+        return _carried_out(given, None, only, DRILL if plan.drill else TASK, progress, SYSTEM_CLOCK)
 
 
 def hold_against(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import structlog
 
+from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.objects import kept_with
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
@@ -21,7 +24,7 @@ from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
 from pumphouse.restore.check import Into, check_target, named_target, places_beside
-from pumphouse.restore.plan import plan_restore
+from pumphouse.restore.plan import begin_at, plan_restore
 from pumphouse.restore.report import RestoreReport, ShownPlan
 from pumphouse.runs.load import check_mode, new_run_id
 from pumphouse.settings import Settings
@@ -34,6 +37,7 @@ def run(
     *,
     into: Into = "restore_target",
     to: Tso | None = None,
+    base: Tso | None = None,
     shown: ShownPlan | None = None,
     dry_run: bool,
     task: str | None = None,
@@ -55,6 +59,7 @@ def run(
         into: section of the settings whose server is replaced. It names all of that server itself, and is no server
             that the other sections name (`pumphouse.restore.check`).
         to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
+        base: the dump to begin from, by the ts that it is exact from on; None = the newest that leads to ``to``.
         shown: the plan that somebody saw (`RestoreReport` of a dry run): it and no other is carried out.
         dry_run: only plan, and look at the target; nothing is changed.
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
@@ -72,8 +77,9 @@ def run(
     target, task = named_target(settings, into), task or settings.load.task
     check_mode(settings)
     with Parts(settings) as parts:
-        to = to if shown is None else shown.to
+        to, base = (to, base) if shown is None else (shown.to, shown.base)
         view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
+        view = begin_at(view, base, to)
         rules = passing_own(settings.load.rules, view, target.schema_name)
         load = settings.load.model_copy(update={"rules": rules})
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
@@ -88,9 +94,10 @@ def run(
         ruled = Rules.of(rules, Tso(0))
         given = Given(view=view, standing=Standing(), rules=ruled, settings=load, task=task, target=target)
         report, lacks = LoadReport.of(given), kept_with(parts.readable_archive, view.base_at(plan.base))
+        estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
+        told: dict[str, Any] = {"plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate}
         if dry_run and plan_only:
-            report = report.planned(plan.steps(given))
-            return RestoreReport(plan=plan, target=address(target), dry_run=True, load=report, lacks=lacks)
+            return RestoreReport(dry_run=True, load=report.planned(plan.steps(given)), **told)
         check = check_target(settings, into, plan, view)
         if check.notes:
             log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
@@ -113,7 +120,7 @@ def run(
                 executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
                 with noting(connection, task):  # what a load before it failed by is over
                     report = executor.carry_out(steps, again=anew)
-    return RestoreReport(plan=plan, target=address(target), dry_run=dry_run, check=check, load=report, lacks=lacks)
+    return RestoreReport(dry_run=dry_run, check=check, load=report, **told)
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
@@ -22,6 +23,7 @@ from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
 from pumphouse.restore.check import Place, TargetCheck, check_parts, named_target
 from pumphouse.restore.parts import TASK, Chosen, PartsPlan, own_schema, plan_parts
+from pumphouse.restore.plan import begin_at
 from pumphouse.restore.report import RestoreReport, ShownPlan
 from pumphouse.runs.load import check_mode, new_run_id
 from pumphouse.schema.dialect import Dialect
@@ -42,6 +44,7 @@ def run(
     chosen: Chosen,
     into: Place = "restore_target",
     to: Tso | None = None,
+    base: Tso | None = None,
     shown: ShownPlan | None = None,
     dry_run: bool,
     run_id: str = "",
@@ -58,6 +61,7 @@ def run(
         chosen: which tables, and where to.
         into: section of the settings whose server gets them: also the source, and a target of loads.
         to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
+        base: the dump to begin from, by the ts that it is exact from on; None = the newest that leads to ``to``.
         shown: the plan that somebody saw: it and no other is carried out.
         dry_run: only plan, and look at the server; nothing is changed.
         run_id: the same id may take over from itself.
@@ -73,8 +77,9 @@ def run(
     target = own_schema(named_target(settings, into))
     check_mode(settings)
     with Parts(settings) as parts:
-        to = to if shown is None else shown.to
+        to, base = (to, base) if shown is None else (shown.to, shown.base)
         view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
+        view = begin_at(view, base, to)
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
         plan = plan_parts(view, to, chosen=chosen, target=target, settings=settings.load, wall=wall)
         if shown is not None and plan.digest() != shown.digest:
@@ -87,8 +92,9 @@ def run(
         given = Given(
             view=view, standing=Standing(), rules=plan.rules, settings=settings.load, task=TASK, target=target
         )
+        estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
         if dry_run and plan_only:
-            return _report(plan, into, LoadReport.of(given).planned(plan.steps(given)))
+            return _report(plan, into, LoadReport.of(given).planned(plan.steps(given)), estimate=estimate)
         with TargetConnection.open(target, owner=not dry_run, section=into) as connection:
             if connection.dialect is not Dialect.TIDB:
                 # A name there may be one that a live table's foreign key waits for: who works on it goes first.
@@ -98,7 +104,7 @@ def run(
             with ours_there(connection):  # another run of it may come to its end
                 recorded = _require_possible(connection, plan, steps, anew=anew)
             if dry_run:
-                return _report(plan, into, LoadReport.of(given).planned(steps, recorded), check)
+                return _report(plan, into, LoadReport.of(given).planned(steps, recorded), check, estimate)
             plan.require_accepted(accept_losses)
             with ours_there(connection):
                 owner = own_target(
@@ -111,7 +117,7 @@ def run(
                 )
             # Once more: another run may have begun meanwhile, or ended.
             _require_possible(connection, plan, steps, anew=anew)
-            steps = plan.steps(given, _left_over(connection))
+            steps = plan.steps(given, left_over(connection))
             executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
             with noting(connection, TASK):
                 report = executor.carry_out(steps, again=anew)
@@ -145,12 +151,20 @@ def _require_possible(connection: TargetConnection, plan: PartsPlan, steps: Step
     return recorded if same else NOTHING_RECORDED
 
 
-def _left_over(connection: TargetConnection) -> list[str]:
+def left_over(connection: TargetConnection) -> list[str]:
     """What was made in our schema beside our tables."""
     names = (name.partition(".")[2] for name in tables_in(connection, [connection.settings.schema_name]))
     return [name for name in names if name not in TABLES]
 
 
-def _report(plan: PartsPlan, into: Place, load: LoadReport, check: TargetCheck | None = None) -> RestoreReport:
+def _report(
+    plan: PartsPlan,
+    into: Place,
+    load: LoadReport,
+    check: TargetCheck | None = None,
+    estimate: float | None = None,
+) -> RestoreReport:
     load.notes = [*plan.left, *([_UNLOGGED] if into == "source" else []), *load.notes]
-    return RestoreReport(plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load)
+    return RestoreReport(
+        plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load, estimate_s=estimate
+    )

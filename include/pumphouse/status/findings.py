@@ -31,12 +31,15 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
         no_cluster: why the cluster could not be asked ('' = it was).
         settings: all of them.
     """
-    found = [*_cluster(status, no_cluster)]
+    # First of all: what everything else is for does not work.
+    found = [*_drill(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
         late = _late(status, settings)
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
         found += _consumers(status, settings)
-    found += [each for target in status.targets for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
+    scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
+    loaded = [each for each in status.targets if each.at is not None or each.section not in scratch]
+    found += [each for target in loaded for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
     return tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR))
 
 
@@ -51,6 +54,19 @@ def _warning(who: str, what: str, next_: str) -> Finding:
 def _cluster(status: Status, why: str) -> Iterator[Finding]:
     if why:
         yield _error("cluster", f"{status.cluster}: {why}", "pumphouse --config FILE status, with the settings of it")
+
+
+def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
+    """The last drill, where it was red or failed, or where none has ended for long."""
+    last, into = status.archive.drill, settings.drill.into
+    if last is not None and not last.green:
+        what = f"{last.verdict}{': ' * bool(last.why)}{last.why}, {last.age_s / 3600:.1f} h ago"
+        at = f" at {show(last.at)}" if last.at else ""
+        rows = "" if last.why else "; pumphouse archive proofs --tables"
+        yield _error(f"drill into {last.into}{at}", what, f"{last.again}{rows}")
+    elif into and status.archive.end is not None and (last is None or last.age_s > settings.drill.max_age_s):
+        what = "none has ended yet" if last is None else f"the last one ended {last.age_s / 86_400:.1f} days ago"
+        yield _warning(f"drill into {into}", what, f"pumphouse drill --into {into}")
 
 
 def _late(status: Status, settings: Settings) -> float:

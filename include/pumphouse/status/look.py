@@ -14,6 +14,7 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import judge_all
 from pumphouse.archive.declare import declarations
+from pumphouse.archive.drills import last_drill
 from pumphouse.archive.failed import read_failed
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
 from pumphouse.archive.verified import read_verified
@@ -40,7 +41,7 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
-from pumphouse.status.report import ArchiveStatus, ConsumerStatus, HeldBy, PumpState, Status, TargetStatus
+from pumphouse.status.report import ArchiveStatus, ConsumerStatus, DrillStatus, HeldBy, PumpState, Status, TargetStatus
 
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
@@ -171,6 +172,22 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         interval_s=None if last is None else (physical_ms(last.end) - physical_ms(last.start)) / 1000,
         failed=_failed(archive, last),
         without={each.name: each.why for base in archive.bases(MAX_TSO)[-1:] for each in base.without},
+        drill=_drill(archive, now),
+    )
+
+
+def _drill(archive: Archive, now: Tso) -> DrillStatus | None:
+    last = last_drill(archive)
+    if last is None or last.ended_ms is None:
+        return None
+    return DrillStatus(
+        verdict=last.verdict,
+        green=last.green,
+        at=last.at,
+        into=last.into,
+        age_s=max(0.0, (physical_ms(now) - last.ended_ms) / 1000),
+        why=last.why,
+        again=last.again,
     )
 
 

@@ -40,6 +40,19 @@ class HeldBy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrillStatus:
+    """The last drill that has ended. ``again``: the command that tries the same; ``why``: of one that failed."""
+
+    verdict: str
+    green: bool
+    at: Tso
+    into: str
+    age_s: float
+    why: str
+    again: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
 
@@ -49,6 +62,7 @@ class ArchiveStatus:
     since. ``without``: tables that its newest dump lacks by a rule, with the reason. ``next``: what has to be typed
     before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
+    ``drill`` None: none has ended.
     """
 
     url: str
@@ -66,6 +80,7 @@ class ArchiveStatus:
     without: dict[str, str] = field(default_factory=dict)
     next: str = ""
     doubts: tuple[str, ...] = ()
+    drill: DrillStatus | None = None
     problem: str = ""
 
 
