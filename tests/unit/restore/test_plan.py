@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from pumphouse.archive.base import Base
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry, TableStat
 from pumphouse.archive.view import ArchiveView, first_base
-from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
+from pumphouse.errors import ConfigError, RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
 from pumphouse.loader.steps import Given, Steps, kind_of
 from pumphouse.model.moment import parse_time
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, compose
-from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
+from pumphouse.restore.plan import LATEST, RestorePlan, begin_at, parse_moment
 from pumphouse.restore.plan import plan_restore as plan_of_view
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob
@@ -174,3 +175,21 @@ def test_steps_are_the_same_for_the_same_moment_whatever_comes_behind_it_and_how
     ]
     found = {each.digest() for each in others} | digests
     assert len(found) == 5, "when the table was made is no part of it; all else is"
+
+
+@pytest.mark.row("R1")
+def test_a_restore_begins_from_the_dump_that_is_named_and_from_no_other() -> None:
+    view = view_of(genesis(), CHAIN, Timeline.empty())
+    later = Base(begun=Tso(2100), ts=Tso(2500), low=Tso(2100), tables=(), columns=True, sha256="")
+    view = dataclasses.replace(view, bases=(*view.bases, later))
+    to = Tso(4000)
+    for named, begins in ((None, 2500), (Tso(2500), 2500), (G, 1000)):
+        plan = plan_of_view(begin_at(view, named, to), to, task="main", settings=LoadSettings())
+        assert plan.base == begins
+        # What was shown is made again from what the approval carries.
+        again = plan_of_view(begin_at(view, plan.base, to), to, task="main", settings=LoadSettings())
+        assert again.digest() == plan.digest()
+    with pytest.raises(ConfigError, match="no dump of 1001"):
+        begin_at(view, Tso(1001), to)
+    with pytest.raises(UsageError, match="later than 2000"):
+        begin_at(view, Tso(2500), Tso(2000))
