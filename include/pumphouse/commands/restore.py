@@ -269,6 +269,7 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
         _print_parts(plan, most)
     else:
         _print_whole(report, plan, most)
+    _print_some([f"! {each}" for each in plan.idle], most)
     click.echo("steps")
     print_steps(report.load)
     print_losses(plan.losses)

@@ -45,7 +45,7 @@ from pumphouse.loader.state import (
 from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
 from pumphouse.model.table import DbInfo, cistr
 from pumphouse.model.tso import Tso, show
-from pumphouse.restore.plan import RestorePlan, table_sizes, unreachable, window_steps
+from pumphouse.restore.plan import RestorePlan, idle_rules, table_sizes, unreachable, window_steps
 from pumphouse.schema.actions import Action, Reach, Rows, is_system
 from pumphouse.schema.route import Routes
 from pumphouse.schema.table_sql import foreign_keys
@@ -310,6 +310,7 @@ def plan_parts(
         tables=len(placed),
         sizes=table_sizes(view, base, to, names),
         losses=losses_of(view.windows, after=base.low, upto=to),
+        idle=tuple(idle_rules(view, rules, base)),
         placed=placed,
         along=tuple(sorted(every - names)),
         rules=rules,

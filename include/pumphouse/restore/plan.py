@@ -86,6 +86,7 @@ class RestorePlan:
         tables: tables that there will be.
         sizes: of those with rows or changes, the largest first.
         losses: what (base low, to] lacks.
+        idle: rules that have no effect, because the dump has what they leave out or replace; in words.
     """
 
     to: Tso
@@ -102,6 +103,7 @@ class RestorePlan:
     tables: int
     sizes: tuple[TableSize, ...]
     losses: Losses
+    idle: tuple[str, ...]
 
     def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
         """What is done: the target is emptied, built as the dump has it, filled, and loaded up to the moment.
@@ -210,6 +212,7 @@ class RestorePlan:
             "routes": dict((*self.routes.databases, *self.routes.tables)),
             "tables": self.tables,
             "sizes": [asdict(size) for size in self.sizes],
+            "idle": self.idle,
             "rows": self.rows,
             "bytes": self.bytes,
             **asdict(self.losses),
@@ -262,7 +265,21 @@ def plan_restore(
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         sizes=table_sizes(view, base, to),
         losses=losses_of(view.windows, after=base.low, upto=to),
+        idle=tuple(idle_rules(view, rules, base)),
     )
+
+
+def idle_rules(view: ArchiveView, rules: Rules, base: Base) -> Iterator[str]:
+    """Of the rules for transactions and DDLs those that come too late for a dump, and which older one would do."""
+    found = {Tso(ts): f"the transaction at {show(Tso(ts))}" for ts in rules.txns}
+    for event in view.timeline.ddls(Tso(0), base.ts):
+        if rules.rule_of(event) is not None:
+            found[event.commit_ts] = f"DDL job {event.job.id} at {show(event.commit_ts)}"
+    for ts, what in sorted(found.items()):
+        if ts <= base.ts:
+            older = [each.ts for each in view.bases if each.ts < ts]
+            way = f"--base {older[-1]} begins before it" if older else "no older dump leads here"
+            yield f"the rule for {what} has no effect: the dump of {show(base.ts)} has it already ({way})"
 
 
 def begin_at(view: ArchiveView, base: Tso | None, to: Tso | None) -> ArchiveView:

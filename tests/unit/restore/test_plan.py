@@ -193,3 +193,18 @@ def test_a_restore_begins_from_the_dump_that_is_named_and_from_no_other() -> Non
         begin_at(view, Tso(1001), to)
     with pytest.raises(UsageError, match="later than 2000"):
         begin_at(view, Tso(2500), Tso(2000))
+
+
+@pytest.mark.row("R7")
+def test_a_rule_that_a_dump_makes_useless_is_named_with_the_dump_that_would_do() -> None:
+    view = view_of(genesis(), CHAIN, Timeline.empty())
+    newer = dataclasses.replace(view.bases[0], begun=Tso(3000), ts=Tso(3000), low=Tso(3000))
+    view = dataclasses.replace(view, bases=(*view.bases, newer))
+    settings = LoadSettings(rules=tuple(LoadRule(do="skip", txn=ts, why="a test") for ts in (1500, 3500)))
+    plan = plan_of_view(view, Tso(4000), task="main", settings=settings)
+    (said,) = plan.idle
+    for part in ("transaction at 1500 ", "no effect", "dump of 3000 ", "--base 1000 "):
+        assert part in said
+    older = plan_of_view(begin_at(view, Tso(1000), None), Tso(4000), task="main", settings=settings)
+    assert older.idle == ()
+    assert plan.to_dict()["idle"] == (said,)
