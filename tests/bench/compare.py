@@ -71,7 +71,7 @@ def _median(values: list[float]) -> float:
 def _watched(server: TargetSettings, size: int, work: Callable[[], object]) -> Sample:
     process = psutil.Process(server_pid(server))
     before = sum(process.cpu_times()[:2])
-    with Watch() as watch:
+    with Watch(tree=False) as watch:
         work()
     server_cpu = sum(process.cpu_times()[:2]) - before
     return watch.sample(size / 1e6, rows_per_s=ROWS / watch.seconds, server_cpu_s=server_cpu)

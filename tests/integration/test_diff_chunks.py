@@ -18,6 +18,7 @@ from pumphouse.diff.fix import FixFile
 from pumphouse.errors import UsageError
 from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
+from tests.support.diffvalues import each_value_counts
 from tests.support.kind import is_mysql
 
 pytestmark = [pytest.mark.row("R6"), pytest.mark.mysql]
@@ -190,54 +191,12 @@ def test_statements_make_any_difference_equal(server: MariaDbServer, two: str, r
     assert report.differences == []
 
 
-EVERY = """
- id INT {key}, ti TINYINT, bu BIGINT UNSIGNED, iz INT(9) ZEROFILL, f FLOAT, d DOUBLE, n DECIMAL(30,10), b BIT(9),
- y YEAR, da DATE, dt DATETIME(6), ts TIMESTAMP(3) NULL, ti2 TIME(2), c CHAR(9), v VARCHAR(300), l VARCHAR(9) CHARACTER SET latin1,
- bi BINARY(4), vb VARBINARY(600), t LONGTEXT, bl LONGBLOB, e ENUM('a','b'), s SET('x','y'), j JSON,
- g INT AS (id + 1) VIRTUAL, st INT AS (id + 2) STORED"""
-VALUES: dict[str, tuple[str, ...]] = {
-    "ti": ("-128", "NULL"), "bu": ("18446744073709551615", "0"), "iz": ("7", "NULL"), "f": ("0.1", "-0e0", "0e0", "3e38"),
-    "d": ("0.1", "-0e0", "0e0", "1e300", "0.30000000000000004"), "n": ("-1.0000000001", "0"), "b": ("b'101'", "0"),
-    "y": ("2026", "0"), "da": ("'0000-00-00'", "'2026-01-02'"), "dt": ("'2026-01-02 03:04:05.678901'", "NULL"),
-    "ts": ("'2026-01-02 03:04:05.678'", "NULL"), "ti2": ("'-12:34:56.78'", "NULL"), "c": ("'a'", "''"),
-    "v": ("'é漢🚰\\\\n'", "REPEAT('x', 257)", "'A '"), "l": ("'é'", "'e'"), "bi": ("x'00ff'", "NULL"),
-    "vb": ("x''", "REPEAT(x'00ff', 200)"), "t": ("REPEAT('漢', 90000)", "''"), "bl": ("x'00'", "REPEAT(x'ff', 70000)"),
-    "e": ("'b'", "1"), "s": ("'x,y'", "''"), "j": ("'{\"k\": 3.5}'", "'[]'", "NULL"),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
 def test_each_value_of_each_type_counts_and_statements_bring_it(
     server: MariaDbServer, key: str, tmp_path: Path
 ) -> None:
-    run(server, "DROP DATABASE IF EXISTS a", "DROP DATABASE IF EXISTS b", "CREATE DATABASE a", "CREATE DATABASE b")
-    names = list(VALUES)
-    loose = "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"
-    for schema in "ab":
-        run(server, f"CREATE TABLE {schema}.t ({EVERY.format(key=key)}) CHARSET utf8mb4")
-    rows = []
-    for number in range(12):
-        values = [VALUES[name][(number + at) % len(VALUES[name])] for at, name in enumerate(names)]
-        rows.append(f"({number}, {', '.join(values)})")
-    insert = f"(id, {', '.join(names)}) VALUES {', '.join(rows)}"
-    run(server, loose, f"INSERT INTO a.t {insert}", f"INSERT INTO b.t {insert}")
-    assert diff(server, {"a": "b"}).equal
-    for name, values in VALUES.items():
-        run(
-            server,
-            loose,
-            f"UPDATE b.t SET {name} = {values[0]} WHERE id = 1",
-            f"UPDATE a.t SET {name} = {values[1]} WHERE id = 1",
-        )
-        report = diff(server, {"a": "b"})
-        assert [each.side for each in report.differences if each.kind == "row"] == ["source", "target"], name
     # A MySQL prints -0, and a MariaDB 0 for it.
-    run(server, "UPDATE a.t SET d = 0, f = 0 WHERE id = 2", "UPDATE b.t SET d = -0e0, f = 0 WHERE id = 2")
-    assert len([each for each in diff(server, {"a": "b"}).differences if each.kind == "row"]) == (
-        4 if is_mysql() else 2
-    )
-    assert fixed(server, {"a": "b"}, tmp_path / "fix.sql").differences == []
-    run(server, "DROP DATABASE a", "DROP DATABASE b")
+    each_value_counts(server.dsn, key, tmp_path / "fix.sql", signs=is_mysql(), apply=lambda path: client(server, path))
 
 
 def test_a_value_that_no_packet_holds_is_compared(server: MariaDbServer) -> None:

@@ -12,6 +12,7 @@ from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.diff.fix import FixFile
 from pumphouse.mysql.dsn import Dsn
 from tests.support import mariadb
+from tests.support.diffvalues import each_value_counts
 from tests.support.tidb import MISSING, UnistoreServer
 
 pytestmark = [
@@ -112,3 +113,11 @@ def test_what_differs_is_named_and_statements_make_it_equal(
     assert shown == {(f"a.{table}", side) for table in ("t", "by_text", "real_", "v") for side in both}
     run(target, *(each for each in path.read_text().split(";\n") if each.strip()))
     assert told(compare(source, target, ignore=["test"])) == []
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_each_value_of_each_type_counts_between_two_tidbs(servers: tuple[Dsn, Dsn], key: str, tmp_path: Path) -> None:
+    def apply(path: Path) -> None:
+        run(servers[0], "USE test", *(each for each in path.read_text().split(";\n") if each.strip()))
+
+    each_value_counts(servers[0], key, tmp_path / "fix.sql", signs=False, apply=apply)

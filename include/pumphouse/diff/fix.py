@@ -118,4 +118,6 @@ def literal(column: Column, value: bytes | None) -> str:
         return f"'{moment}'"
     if column.data_type not in _PRINTED:
         return f"0x{value.hex()}" if value else "''"
+    if column.json:
+        return f"CONVERT(x'{value.hex()}' USING utf8mb4)"  # a TiDB takes the other form for bytes
     return f"_utf8mb4 x'{value.hex()}'"
