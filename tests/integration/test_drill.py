@@ -170,7 +170,7 @@ def test_an_archive_that_cannot_be_read_fails_a_drill_by_name(
     assert segment.key in first_finding(settings).what
 
 
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_killed_anywhere_the_next_drill_or_a_clean_leaves_nothing_behind(
     source: MadeSource, settings: Settings, target: TargetConnection, part: int
 ) -> None:
