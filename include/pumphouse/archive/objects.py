@@ -6,7 +6,9 @@ document names none is of a release that kept none. Nothing of ours runs the tex
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,6 +20,8 @@ from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
 
 KIND = "base objects"
+# How a server shows that an event runs, behind its schedule.
+_ENABLED = re.compile(r"( ON COMPLETION (?:NOT )?PRESERVE) ENABLE\b")
 # In the order in which they can be made.
 KINDS = ("user", "foreign key", "function", "procedure", "view", "trigger", "event")
 
@@ -45,7 +49,7 @@ class SourceObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceObjects:
-    """Those of one dump; ``unseen``: what the user of the dump may not see, in words."""
+    """Those of one dump; ``unseen``: what is not kept, in words."""
 
     cluster_id: int
     begun: int
@@ -104,14 +108,29 @@ def objects_of(archive: Archive, base: Base) -> SourceObjects | None:
 
 
 def script(kept: SourceObjects, title: str) -> str:
-    """All of it for a MySQL client, in an order in which it can be run."""
-    lines = [f"-- {title}"]
-    lines += [f"-- not kept: {each}" for each in kept.unseen]
+    """All of it for a MySQL client, in an order in which it can be run; events are made disabled.
+
+    Users stand first, because the others name them, and what users may do stands last, because it names the others.
+    """
+    lines = [f"-- {_in_a_comment(title)}"]
+    lines += [f"-- not kept: {_in_a_comment(each)}" for each in kept.unseen]
+    lines += ["", "SET NAMES utf8mb4;"]
     for each in sorted(kept.objects, key=lambda one: KINDS.index(one.kind)):
-        lines += ["", f"-- {each.kind} {_in_a_comment(each.name)}", "DELIMITER ;;"]
-        lines += [f"{statement};;" for statement in each.sql]
-        lines.append("DELIMITER ;")
+        lines += _made(each, each.sql[:1] if each.kind == "user" else each.sql)
+    for each in kept.objects:
+        if each.kind == "user" and each.sql[1:]:
+            lines += _made(each, each.sql[1:])
     return "\n".join(lines) + "\n"
+
+
+def _made(each: SourceObject, statements: Iterable[str]) -> list[str]:
+    was = ""
+    if each.kind == "event":
+        found = [_ENABLED.sub(r"\1 DISABLE", one, count=1) for one in statements]
+        was, statements = ", which was enabled" * (found != [*statements]), found
+    # A text may end in a comment to its line's end, so the end mark has a line of its own.
+    of_it = [f"{one}\n;;" for one in ("SET sql_mode = ''", *statements)]
+    return ["", f"-- {each.kind} {_in_a_comment(each.name)}{was}", "DELIMITER ;;", *of_it, "DELIMITER ;"]
 
 
 def _in_a_comment(name: str) -> str:

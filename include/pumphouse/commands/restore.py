@@ -296,7 +296,7 @@ def _print_whole(report: RestoreReport, plan: RestorePlan, most: int) -> None:
     else:
         click.echo(f"lacks     {report.lacks.counts() or 'nothing that the dump saw'}; as text: --objects FILE")
         _print_some([f"{each.kind} {each.name}" for each in report.lacks.objects], most)
-        _print_some([f"! not seen: {each}" for each in report.lacks.unseen], most)
+        _print_some([f"! not kept: {each}" for each in report.lacks.unseen], most)
     _print_some([f"! by a rule: {what} ({why})" for what, why in plan.left_out.items()], most)
     routes = (*plan.routes.databases, *plan.routes.tables)
     _print_some([f"! by a rule: {name} is called {there} there" for name, there in routes], most)

@@ -1,6 +1,6 @@
 """What a copy of the source lacks, as the text that the source shows: read with each dump, and never run.
 
-A dump never fails for want of any of it: what its user may not see is named.
+A dump never fails for want of any of it: what its user may not see is named, and what may have a password.
 """
 
 # Identifiers and literals are quoted by pumphouse.schema.ident.
@@ -8,6 +8,7 @@ A dump never fails for want of any of it: what its user may not see is named.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -22,25 +23,39 @@ from pumphouse.loader.grants import hidden
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.ident import literal, qualified, quote
 
-# Kind -> where information_schema lists such ones, and which columns of SHOW CREATE have the sql_mode and the text.
-_SHOWN: dict[str, tuple[str, int | None, int]] = {
-    "function": (
-        "SELECT ROUTINE_SCHEMA, ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_TYPE = 'FUNCTION'", 1, 2
+_ROUTINES = "SELECT ROUTINE_SCHEMA, ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_TYPE"
+# Kind -> where information_schema lists such ones, and which columns of SHOW CREATE have the text and, of the session
+# that made it, what the text depends on.
+_SHOWN: dict[str, tuple[str, int, dict[str, int]]] = {
+    "function": (f"{_ROUTINES} = 'FUNCTION'", 2, {"sql_mode": 1, "collation_connection": 4}),
+    "procedure": (f"{_ROUTINES} = 'PROCEDURE'", 2, {"sql_mode": 1, "collation_connection": 4}),
+    "view": ("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.VIEWS", 1, {"collation_connection": 3}),
+    "trigger": (
+        "SELECT TRIGGER_SCHEMA, TRIGGER_NAME FROM information_schema.TRIGGERS",
+        2, {"sql_mode": 1, "collation_connection": 4},
     ),
-    "procedure": (
-        "SELECT ROUTINE_SCHEMA, ROUTINE_NAME FROM information_schema.ROUTINES WHERE ROUTINE_TYPE = 'PROCEDURE'", 1, 2
+    "event": (
+        "SELECT EVENT_SCHEMA, EVENT_NAME FROM information_schema.EVENTS",
+        3, {"sql_mode": 1, "time_zone": 2, "collation_connection": 5},
     ),
-    "view": ("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.VIEWS", None, 1),
-    "trigger": ("SELECT TRIGGER_SCHEMA, TRIGGER_NAME FROM information_schema.TRIGGERS", 1, 2),
-    "event": ("SELECT EVENT_SCHEMA, EVENT_NAME FROM information_schema.EVENTS", 1, 3),
 }  # fmt: skip
-_SERVERS_OWN = frozenset({"mysql.sys", "mysql.session", "mysql.infoschema", "mariadb.sys", "PUBLIC", ""})
+# Every server has its own.
+_SERVERS_OWN = frozenset({"mysql.sys", "mysql.session", "mysql.infoschema", "mariadb.sys", "root", "PUBLIC", ""})
+# Behind these words a text may have a password or its hash; a column of such a name has a dot or a quote before it.
+_SECRET = re.compile(r"(?<![.`\w])(?:IDENTIFIED|\w*PASSWORD)\b(?!`)", re.IGNORECASE)
+_NAME = r"`(?:[^`]|``)*`|'(?:[^']|'')*'"
+# How a MariaDB shows the hash of the password, in the grants on every database.
+_IDENTIFIED = re.compile(rf" TO (?:{_NAME})@(?:{_NAME}) IDENTIFIED (?:BY|VIA|WITH) ", re.IGNORECASE)
+_CONDITIONS = (
+    "SELECT User, Host FROM mysql.user WHERE ssl_type <> ''"
+    " OR max_questions + max_updates + max_connections + max_user_connections > 0 ORDER BY 1, 2"
+)
 # Codes of the client: the session is lost.
 _OF_THE_CLIENT = range(2000, 3000)
 
 
 def read_objects(connection: Connection[Any], ours: Collection[str]) -> tuple[list[SourceObject], list[str]]:
-    """Everything that the user may see of it, and what not, in words.
+    """What is kept of it, and what not, in words.
 
     Args:
         connection: to the source.
@@ -54,7 +69,8 @@ class _Reader:
     def __init__(self, connection: Connection[Any], ours: Collection[str]) -> None:
         self._connection = connection
         self.unseen: list[str] = []
-        self._is_mariadb = "mariadb" in str(execute(connection, "SELECT VERSION()")[0][0]).lower()
+        version = str(execute(connection, "SELECT VERSION()")[0][0]).lower()
+        self._is_mariadb, self._is_tidb = "mariadb" in version, "tidb" in version
         names = self._ask("databases", "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
         self._databases = {name for (name,) in names if not is_system(name) and name.lower() not in ours}
         grants = [line for (line,) in self._ask("privileges", "SHOW GRANTS")]
@@ -84,18 +100,23 @@ class _Reader:
 
     def shown(self) -> Iterator[SourceObject]:
         """What SHOW CREATE shows."""
-        for kind, (listed, mode_at, text_at) in _SHOWN.items():
+        for kind, (listed, text_at, settings) in _SHOWN.items():
             for db, name in sorted(self._ask(f"{kind}s", listed)):
                 if db not in self._databases:
                     continue
                 what = f"{kind} {db}.{name}"
-                rows = self._ask(what, f"SHOW CREATE {kind.upper()} {qualified(db, name)}")
-                if rows and not rows[0][text_at]:
-                    self.unseen.append(f"{what}: the user may not see its text")
-                elif rows:
-                    mode = [] if mode_at is None else [f"SET sql_mode = {literal(rows[0][mode_at])}"]
-                    sql = (f"USE {quote(db)}", *mode, rows[0][text_at])
-                    yield SourceObject(kind=kind, name=f"{db}.{name}", sql=sql)
+                for row in self._ask(what, f"SHOW CREATE {kind.upper()} {qualified(db, name)}"):
+                    text = row[text_at]
+                    if not text:
+                        self.unseen.append(f"{what}: the user may not see its text")
+                    elif _SECRET.search(text):
+                        self.unseen.append(f"{what}: its text may have a password: it says IDENTIFIED or PASSWORD")
+                    else:
+                        made = [f"SET {key} = {literal(row[at])}" for key, at in settings.items()]
+                        yield SourceObject(kind=kind, name=f"{db}.{name}", sql=(f"USE {quote(db)}", *made, text))
+        for db, name in sorted(self._ask("packages", f"{_ROUTINES} LIKE 'PACKAGE%'")):
+            if db in self._databases:
+                self.unseen.append(f"package {db}.{name}: no dump keeps packages")
 
     def users(self) -> Iterator[SourceObject]:
         """Accounts and roles and what they may do; no password, and each is locked where somebody makes it."""
@@ -108,11 +129,19 @@ class _Reader:
             made = f"CREATE ROLE IF NOT EXISTS {account}"
             made = made if role == "Y" else f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"
             lines = [line for (line,) in self._ask(f"privileges of {account}", f"SHOW GRANTS FOR {account}")]
-            secret = [line for line in lines if "IDENTIFIED" in line.upper()]
-            sql = [made, *(line for line in lines if line not in secret)]
-            if secret:  # a MariaDB shows the hash of the password there
-                sql += self._everywhere(account, f"'{user}'@'{host}'")
+            sql = [made]
+            for line in lines:
+                if _IDENTIFIED.search(line):
+                    sql += self._everywhere(account, f"'{user}'@'{host}'")
+                elif line.startswith("GRANT PROXY "):
+                    self.unseen.append(f"a right that not everybody can give: {line}")
+                else:
+                    sql.append(line)
             yield SourceObject(kind="user", name=user if role == "Y" else f"{user}@{host}", sql=tuple(sql))
+        if not self._is_tidb:
+            for user, host in self._ask("conditions of users", _CONDITIONS):
+                if user not in _SERVERS_OWN:
+                    self.unseen.append(f"conditions of user {user}@{host}: what it has under REQUIRE, and its limits")
 
     def _everywhere(self, account: str, grantee: str) -> list[str]:
         """What an account may do on every database."""

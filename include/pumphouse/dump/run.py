@@ -66,7 +66,7 @@ class DumpReport:
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
     ``without``: tables that a rule left out, with its reason; ``idle``: rules that fit no table. ``unknown``: tables of
     the source that ``schema.history`` does not know. ``objects``: what was kept as text, in words; ``unseen``: what of
-    it the user may not see.
+    it is not kept.
     """
 
     key: str
@@ -109,7 +109,7 @@ class DumpReport:
         if self.objects:
             said += f"; kept as text beside it, because no copy gets them: {self.objects}"
         if self.unseen:
-            said += f"; of triggers, events, routines, views and users, {len(self.unseen)} could not be read: "
+            said += f"; of triggers, events, routines, views and users, {len(self.unseen)} are not kept: "
             said += "; ".join(self.unseen[:_SHOWN_UNSEEN])
         return said
 
