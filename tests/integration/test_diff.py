@@ -285,3 +285,47 @@ def test_a_schema_on_one_side_only_is_found(server: MariaDbServer) -> None:
             ("schema", "one", "only in the source"),
             ("schema", "two", "only in the source"),
         }
+
+
+def test_rows_that_a_server_keeps_versions_of_are_compared_as_they_are_now(server: MariaDbServer) -> None:
+    for schema in ("one", "two"):
+        _run(server, f"CREATE TABLE {schema}.ver (id INT PRIMARY KEY, v INT) WITH SYSTEM VERSIONING")
+        _run(server, f"INSERT INTO {schema}.ver VALUES (1, 1), (2, 2)")
+    _run(server, "UPDATE two.ver SET v = 9; UPDATE two.ver SET v = id")
+    report = _compare(server, views=False)
+    assert (report.differences, report.tables) == ([], 3)
+    _run(server, "UPDATE two.ver SET v = 9 WHERE id = 2")
+    assert {each.table for each in _compare(server, views=False).differences} == {"one.ver"}
+
+
+def test_what_is_neither_a_table_nor_a_view_is_named(server: MariaDbServer) -> None:
+    _run(server, "CREATE SEQUENCE two.s")
+    report = _compare(server)
+    assert report.equal
+    assert "not compared in the target: two.s, a sequence" in report.notes
+
+
+@pytest.mark.mysql
+def test_characters_that_unicode_lacks_are_not_the_question_mark_that_servers_make_of_them(
+    server: MariaDbServer,
+) -> None:
+    for schema in ("one", "two"):
+        _run(
+            server,
+            f"CREATE TABLE {schema}.g (id INT PRIMARY KEY, v VARCHAR(10) CHARACTER SET greek, w TEXT CHARACTER SET latin1)",
+        )
+    _run(
+        server, "INSERT INTO one.g VALUES (1, _binary x'ff', 'é?'), (2, _binary x'3fff', 'b'), (3, _binary x'e1e2', '')"
+    )
+    _run(server, "INSERT INTO two.g SELECT * FROM one.g")
+    assert _compare(server, views=False).equal
+    _run(server, "UPDATE two.g SET v = '?' WHERE id = 1")
+    shown = [each.detail for each in _compare(server, views=False).differences if each.kind == "row"]
+    assert len(shown) == 2
+    assert all("id='1'" in each for each in shown)
+    # Of another charset there, and read as rows.
+    _run(server, "DELETE FROM two.g WHERE id = 2; ALTER TABLE two.g MODIFY v VARCHAR(11)")
+    _run(server, "INSERT INTO two.g VALUES (2, '??', 'b')")
+    shown = [each.detail for each in _compare(server, views=False).differences if each.kind == "row"]
+    assert sum("id='2'" in each for each in shown) == 2
+    assert not any("id='3'" in each for each in shown)

@@ -15,7 +15,7 @@ from pumphouse.diff.fix import FixFile
 from pumphouse.diff.servers import Pair, dialect_of, pairs, rows, text, value
 from pumphouse.diff.sides import Side, in_rows, range_key
 from pumphouse.diff.structure import Both, read_structure, unseen_of, users_of
-from pumphouse.diff.tables import Table, describe, tables_of, without_virtual
+from pumphouse.diff.tables import Table, describe, others_of, tables_of, without_virtual
 from pumphouse.errors import UsageError
 from pumphouse.mysql import ServerConnection
 from pumphouse.mysql.dsn import Dsn
@@ -157,7 +157,7 @@ def compare(
             ("source", left, dialects[0], schemas),
             ("target", right, dialects[1], within),
         ):
-            report.notes += unseen_of(connection, side, dialect, names_)
+            report.notes += _not_compared(connection, side, dialect, names_)
         if everything:
             _compare_users(left, right, dialects, report)
         _compare_tables(sessions, dialects, both, found, report, first=first, fix=fix, progress=progress)
@@ -269,6 +269,12 @@ def _compare_structures(
         else:
             report.differences.append(Difference(kind=kind, table=".".join(name), detail=told))
     report.lacks += structures.of_others()
+
+
+def _not_compared(connection: ServerConnection, side: str, dialect: Dialect, schemas: Collection[str]) -> list[str]:
+    others = [each for schema in sorted(schemas) for each in others_of(connection, schema)]
+    named = [f"not compared in the {side}: {_some(others)}"] * bool(others)
+    return [*unseen_of(connection, side, dialect, schemas), *named]
 
 
 def _compare_users(

@@ -15,6 +15,8 @@ from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
 from typing import Any
 
+from pumphouse.proof.servers import utf8_bytes
+
 _LENGTH = struct.Struct("<q")
 _DIGITS = 17  # tell all doubles apart
 _DIGITS_64 = 20
@@ -51,7 +53,7 @@ def select_expression(column: Column) -> str:
         return f"CAST({name} AS DOUBLE)"
     if column.data_type in {"enum", "set"}:
         return f"CAST({name} AS UNSIGNED)"
-    return name
+    return utf8_bytes(name, column.charset) if column.charset and not column.json else name
 
 
 def encoder(column: Column, *, as_json: bool) -> Encode | None:

@@ -9,6 +9,7 @@ from pumphouse.diff.rows import Column
 from pumphouse.diff.servers import rows, text, value
 from pumphouse.errors import SchemaError
 from pumphouse.mysql import ServerConnection
+from pumphouse.proof.servers import TABLES
 from pumphouse.schema.dialect import Dialect, charset_sql
 
 _DISPLAY_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int|year)\(\d+\)")
@@ -60,12 +61,17 @@ def tables_of(connection: ServerConnection, schema: str, *, views: bool) -> dict
     for table, name in list(rows(connection, sql, schema)):
         keys.setdefault(text(table), []).append(text(name))
     return {
-        name: Table(
-            columns=tuple(columns[name]), base=kind == "BASE TABLE", key=tuple(keys.get(name, ())), estimate=estimate
-        )
+        name: Table(columns=tuple(columns[name]), base=kind in TABLES, key=tuple(keys.get(name, ())), estimate=estimate)
         for name, (kind, estimate) in found.items()
-        if kind == "BASE TABLE" or (views and kind == "VIEW")
+        if kind in TABLES or (views and kind == "VIEW")
     }
+
+
+def others_of(connection: ServerConnection, schema: str) -> list[str]:
+    """What else a schema has that is no view, in words."""
+    sql = "SELECT TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s ORDER BY 1"
+    found = [(text(name), text(kind)) for name, kind in rows(connection, sql, schema)]
+    return [f"{schema}.{name}, a {kind.lower()}" for name, kind in found if kind not in (*TABLES, "VIEW")]
 
 
 def _json_checked(connection: ServerConnection, schema: str) -> set[tuple[str, str]]:

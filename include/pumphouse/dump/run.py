@@ -444,7 +444,8 @@ def _unknown(view: ArchiveView, names: Sequence[str]) -> list[str]:
 def _tables_of(connection: ServerConnection) -> list[tuple[str, str]]:
     rows = execute(
         connection,
-        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' ORDER BY 1, 2",
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type NOT IN ('VIEW', 'SYSTEM VIEW')"
+        " ORDER BY 1, 2",
     )
     return [(str(db), str(name)) for db, name in rows if not is_system(str(db))]
 

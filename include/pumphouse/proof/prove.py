@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.proofs import NO_ROWS, DifferingRow, Outcome, Proof, ProvenRange, ProvenTable, Sums, write_proof
-from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ColumnMismatch, DuplicateKey, LoadError, MissingColumn
 from pumphouse.loader.columns import shown
@@ -60,7 +60,7 @@ class Given:
         view: what is proved against.
         plan: of a restore to the moment.
         subjects: the tables, unproven ones too.
-        whole: all tables were asked for; so others there are unexpected.
+        searched: databases there in which a table that the archive does not have is unexpected.
         target: the server.
         section: of the settings, which names it.
         stand: where it stands; None of tables that lie there by themselves.
@@ -75,7 +75,7 @@ class Given:
     view: ArchiveView
     plan: RestorePlan
     subjects: Sequence[Subject]
-    whole: bool
+    searched: Collection[str]
     target: TargetSettings
     section: str
     stand: Stand | None
@@ -153,9 +153,10 @@ class Prover:
         looked = any(table.ranges for table in self._tables.values())
         with TargetConnection.open(given.target, session=DUMP, section=given.section) as connection:
             there = columns_there(connection, self._databases())
-        if given.whole and not looked:
-            known = {folded(_parts(table.there)) for table in self._tables.values()} | _ruled(given)
-            extra = sorted(".".join(name) for name in there if folded(name) not in known)
+        if given.searched and not looked:
+            known = _expected(given) | _ruled(given)
+            within = {each.lower() for each in given.searched}
+            extra = sorted(".".join(name) for name in there if name[0].lower() in within and folded(name) not in known)
             self._proof = replace(self._proof, unexpected=tuple(extra))
         sources = {each.name: each.version.table for each in given.subjects}
         for work, names in passes:
@@ -201,8 +202,7 @@ class Prover:
         self._write()
 
     def _databases(self) -> list[str]:
-        made = self._given.plan.made if self._given.whole else ()
-        return [*made, *(_parts(table.there)[0] for table in self._tables.values())]
+        return [*self._given.searched, *(_parts(table.there)[0] for table in self._tables.values())]
 
     # -- the archive's side --------------------------------------------------------------------------------------
 
@@ -358,6 +358,12 @@ def _begun(subject: Subject, routes: Routes) -> ProvenTable:
     return ProvenTable(
         db=db, table=table, table_id=subject.version.table.id, there=".".join(routes.table(db, table)), why=subject.why
     )
+
+
+def _expected(given: Given) -> set[tuple[str, str]]:
+    """What the archive's tables are called there at the moment, those included that nobody asked for."""
+    versions = given.view.timeline.tables_at(given.plan.to)
+    return {folded(given.routes.table(*version.name)) for version in versions if has_rows(version)}
 
 
 def _ruled(given: Given) -> set[tuple[str, str]]:

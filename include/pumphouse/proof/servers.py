@@ -27,6 +27,8 @@ from pumphouse.settings import TargetSettings
 
 # Their bytes are those of utf8mb4.
 _AS_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+# Kinds of tables, as information_schema calls them. Where a MariaDB keeps versions of rows, a query reads those of now.
+TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 # A DDL came between the snapshot and the first look at a table.
 _CHANGED = 1412
 
@@ -144,9 +146,9 @@ def columns_there(connection: TargetConnection, databases: Iterable[str]) -> dic
         "SELECT c.table_schema, c.table_name, c.column_name, c.data_type, c.column_type, c.character_set_name,"
         " COALESCE(c.generation_expression, '') <> '' FROM information_schema.columns c"
         " JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name"
-        f" WHERE t.table_type = 'BASE TABLE' AND c.table_schema IN ({marks})"
+        f" WHERE t.table_type IN %s AND c.table_schema IN ({marks})"
         " ORDER BY c.table_schema, c.table_name, c.ordinal_position",
-        names,
+        (TABLES, *names),
     ):
         there = ColumnThere(
             name=str(name),
@@ -227,8 +229,7 @@ def expression(column: Proven, there: ColumnThere, dialect: Dialect) -> str:
     if column.form in (Form.BYTES, Form.TEXT):
         value = name
         if column.form is Form.TEXT:
-            text = name if there.charset in _AS_UTF8 else f"CONVERT({name} USING utf8mb4)"
-            value = f"CAST({text} AS BINARY)"
+            value = utf8_bytes(name, there.charset)
         size = f"OCTET_LENGTH({value})"
         return (
             f"CASE WHEN {name} IS NULL THEN 'N,' WHEN {size} > {LONGEST} THEN CONCAT('#', SHA2({value}, 256), ',')"
@@ -241,6 +242,19 @@ def expression(column: Proven, there: ColumnThere, dialect: Dialect) -> str:
         Form.FIXED: f"{name} + 0" if there.zerofill else name,
     }[column.form]
     return f"IFNULL(CONCAT({number}, ','), 'N,')"
+
+
+def utf8_bytes(name: str, charset: str) -> str:
+    """SQL of a text as bytes of utf8mb4. ``name``: of its column, quoted.
+
+    A server puts "?" for each character that Unicode lacks. Such a value is the byte FF, which no UTF-8 has, and its
+    own bytes.
+    """
+    if charset in _AS_UTF8:
+        return f"CAST({name} AS BINARY)"
+    converted = f"CONVERT({name} USING utf8mb4)"
+    left = [f"CHAR_LENGTH(REPLACE({text}, '?', ''))" for text in (converted, name)]
+    return f"IF({left[0]} < {left[1]}, CONCAT(x'ff', CAST({name} AS BINARY)), CAST({converted} AS BINARY))"
 
 
 def _text(value: bytes | str | None) -> str:
