@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TextIO
 
 
 def fsync_dir(path: Path) -> None:
@@ -57,6 +58,11 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_dir(path.parent)
+
+
+def new_private(path: Path) -> TextIO:
+    """A new text file for its owner alone; FileExistsError where there is one."""
+    return open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, PRIVATE_FILE))
 
 
 def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> None:

@@ -204,6 +204,8 @@ def test_a_value_that_no_packet_holds_is_compared(server: MariaDbServer) -> None
     for schema in "ab":
         run(server, f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, t LONGTEXT)")
         run(server, f"INSERT INTO {schema}.t VALUES (1, REPEAT('{schema}', 3000000)), (2, '')")
+        run(server, f"CREATE TABLE {schema}.g (id INT PRIMARY KEY, t LONGTEXT CHARACTER SET greek)")
+        run(server, f"INSERT INTO {schema}.g SELECT * FROM {schema}.t")
     connection = server.connect(autocommit=True)
     with connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@global.max_allowed_packet")
@@ -213,7 +215,9 @@ def test_a_value_that_no_packet_holds_is_compared(server: MariaDbServer) -> None
             report = diff(server, {"a": "b"})
         finally:
             cursor.execute(f"SET GLOBAL max_allowed_packet = {before}")
-    assert {each.kind for each in report.differences} == {"rows", "row"}
+    assert {(each.table, each.kind) for each in report.differences} == {
+        (f"a.{table}", kind) for table in "gt" for kind in ("rows", "row")
+    }
     run(server, "DROP DATABASE a", "DROP DATABASE b")
 
 
@@ -260,3 +264,54 @@ def test_the_command_writes_statements_into_a_new_file_alone(server: MariaDbServ
     )
     assert nobody.exit_code != 0
     assert not (tmp_path / "no.sql").exists()
+
+
+def test_a_row_that_was_changed_since_stops_the_statements_and_nothing_of_them_stays(
+    server: MariaDbServer, two: str, tmp_path: Path
+) -> None:
+    changes = {
+        "by_number": ("n = n + 1", "n = n + 5"),  # the source's row would replace it
+        "keyless": ("n = n + 100000", "s = 'since'"),  # the source's row would come beside it
+    }
+    for table, (first, since) in changes.items():
+        run(server, f"UPDATE {two}.{table} SET {first} WHERE n = 7 LIMIT 1", f"DELETE FROM {two}.by_text WHERE n = 9")
+        path = tmp_path / f"{table}.sql"
+        with FixFile.made(path, "test") as fix:
+            assert not diff(server, {"one": two}, fix=fix).equal
+        where = "n = 8" if table == "by_number" else "n = 100007"
+        run(server, f"UPDATE {two}.{table} SET {since} WHERE {where} LIMIT 2")
+        before = diff(server, {"one": two})
+        with pytest.raises(AssertionError, match="Subquery returns more than 1 row"):
+            client(server, path)
+        assert diff(server, {"one": two}).differences == before.differences
+
+
+def test_statements_cut_no_value_and_leave_tables_with_other_columns_out(
+    server: MariaDbServer, two: str, tmp_path: Path
+) -> None:
+    run(server, f"ALTER TABLE {two}.keyless MODIFY n SMALLINT", f"DELETE FROM {two}.keyless")
+    run(server, f"DELETE FROM {two}.by_text WHERE n = 9")
+    path = tmp_path / "fix.sql"
+    with FixFile.made(path, "test") as fix:
+        assert not diff(server, {"one": two}, fix=fix).equal
+    text = path.read_text()
+    assert "INSERT INTO `two`.`by_text`" in text
+    assert "`two`.`keyless`" not in text
+    assert "-- not in this file, nor any row of it: one.keyless: columns: n is int in the source, smallint" in text
+    assert "STRICT_TRANS_TABLES" in text
+    assert path.stat().st_mode & 0o777 == 0o600
+    client(server, path)
+    assert {each.table for each in diff(server, {"one": two}).differences} == {"one.keyless"}
+
+
+def test_statements_bring_characters_that_unicode_lacks(server: MariaDbServer, tmp_path: Path) -> None:
+    for schema, value in (("a", "x'ffe1'"), ("b", "x'e1ff'")):
+        run(server, f"CREATE DATABASE {schema}")
+        for key in ("PRIMARY KEY", ""):
+            table = f"{schema}.t{len(key)}"
+            run(server, f"CREATE TABLE {table} (id INT {key}, v VARCHAR(10) CHARACTER SET greek)")
+            run(server, f"INSERT INTO {table} VALUES (1, _binary {value}), (2, '?')")
+    try:
+        assert fixed(server, {"a": "b"}, tmp_path / "fix.sql").differences == []
+    finally:
+        run(server, "DROP DATABASE a", "DROP DATABASE b")

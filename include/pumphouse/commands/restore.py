@@ -18,6 +18,7 @@ from pumphouse.clock import duration
 from pumphouse.commands.load import moment, naming, print_losses, print_steps
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
+from pumphouse.durable import new_private
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
@@ -188,7 +189,7 @@ def _write_objects(path: Path | None, planned: RestoreReport) -> None:
     if isinstance(kept, str):
         raise UsageError(f"--objects: {kept or 'it is of whole restores'}", hint="take a dump: pumphouse archive dump")
     try:
-        with path.open("x", encoding="utf-8") as file:
+        with new_private(path) as file:
             file.write(script(kept, f"what no copy of the source gets, as of the dump of {base}"))
     except OSError as error:
         raise UsageError(f"--objects: {path} cannot be made: {error}", hint="name a new file") from error

@@ -43,6 +43,7 @@ class Compared:
         sides: of the source, of the target.
         key: the integer that ranges are of; '' = none.
         first: rows to name on each side.
+        fix: where statements for its rows go; None = nowhere.
         rows: how many each side has.
         differs: some row is on one side only.
         found: of each side, some of those: where its chunk begins, where it stands there, and the row.
@@ -52,6 +53,7 @@ class Compared:
     sides: tuple[Side, Side]
     key: str
     first: int
+    fix: FixFile | None = None
     rows: list[int] = field(default_factory=lambda: [0, 0])
     differs: bool = False
     found: tuple[list[_Found], list[_Found]] = field(default_factory=lambda: ([], []))
@@ -87,12 +89,11 @@ class _Chunk:
 class Comparer:
     """Compares tables by several sessions on each server."""
 
-    def __init__(self, pairs: Sequence[Pair], fix: FixFile | None, progress: Callable[[str], None]) -> None:
+    def __init__(self, pairs: Sequence[Pair], progress: Callable[[str], None]) -> None:
         self._free: SimpleQueue[Pair] = SimpleQueue()
         for pair in pairs:
             self._free.put(pair)
         self._count = len(pairs)
-        self._fix = fix
         self._progress = progress
         self._lock = threading.Lock()
 
@@ -126,7 +127,7 @@ class Comparer:
                 with self._lock:
                     table.rows[0] += ours.rows
                     table.rows[1] += theirs.rows
-            if ours.equal(theirs) or (table.enough and self._fix is None):
+            if ours.equal(theirs) or (table.enough and table.fix is None):
                 return []
             rows, part = max(ours.rows, theirs.rows), chunk.part
             if rows > (_LAST_ROWS if table.in_sql else _DIGESTS):
@@ -176,7 +177,7 @@ class Comparer:
             here, there = self._both(pair, table, ask)
             self._add(table, 0, pair.source, part, here - there)
             self._add(table, 1, pair.target, part, there - here)
-            if table.enough and self._fix is None:
+            if table.enough and table.fix is None:
                 return
 
     def _add(self, table: Compared, at: int, connection: ServerConnection, part: Part, only: Counter[bytes]) -> None:
@@ -190,10 +191,10 @@ class Comparer:
             if order < table.first:
                 with self._lock:
                     table.add(at, part.low, order, side.shown(row))
-            elif self._fix is None:
+            elif table.fix is None:
                 break
-            if self._fix is not None and side.table.base:
-                self._fix.add(table.title, at, row, *table.sides)
+            if table.fix is not None:
+                table.fix.add(table.title, at, row, *table.sides)
 
     def _both(self, pair: Pair, table: Compared, ask: Callable[[Side, ServerConnection], T]) -> tuple[T, T]:
         """Ask both servers at once."""

@@ -207,7 +207,9 @@ def _end(report: DiffReport, fix: FixFile | None) -> None:
         )
     if fix is not None:
         for each in report.differences:
-            if each.kind not in ("rows", "row"):
+            if each.kind == "columns":
+                fix.note(f"not in this file, nor any row of it: {each.table}: columns: {each.detail}")
+            elif each.kind not in ("rows", "row"):
                 fix.note(f"not in this file: {each.table}: {each.kind}: {each.detail}")
         fix.end()
 
@@ -318,10 +320,12 @@ def _compare_tables(
                 Side(*name, a, b, dialects[0], key=key, in_sql=not why),
                 Side(*there, b, a, dialects[1], key=key, in_sql=not why),
             )
-            compared.append(Compared(title=title, sides=sides, key=key, first=first))
+            # A value of another column's type is another value there.
+            fixed = fix if a.base and not columns[title] else None
+            compared.append(Compared(title=title, sides=sides, key=key, first=first, fix=fixed))
     slow.pop("", None)
     report.notes += [f"compared row by row, because {why}: {_some(titles)}" for why, titles in sorted(slow.items())]
-    Comparer(sessions, fix, progress).run(compared)
+    Comparer(sessions, progress).run(compared)
     by_title = {table.title: table for table in compared}
     for title, told in columns.items():
         if told:

@@ -1,6 +1,7 @@
 """Statements that make the rows of the target equal to those of the source, in a file. Nothing runs them.
 
-Of each table all DELETEs stand before all INSERTs: a value of a unique key may have gone from one row to another.
+Of each table all DELETEs stand before all INSERTs: a value of a unique key may have gone from one row to another. Each
+DELETE is of the row as it was found, and the file ends in an error where that row is not there any more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Self, TextIO
 from pumphouse.diff.rows import Column, quote
 from pumphouse.diff.servers import Row
 from pumphouse.diff.sides import Side
-from pumphouse.mysql import LOOSE_MODE
+from pumphouse.durable import new_private
+from pumphouse.mysql import SQL_MODE
+from pumphouse.proof.servers import utf8_bytes
 
 _NUMBERS = frozenset({
     "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "enum", "set", "year",
@@ -24,9 +27,12 @@ _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longte
 _TIMES = frozenset({"date", "datetime", "timestamp", "time"})
 _PRINTED = _TEXTS | {"uuid", "inet4", "inet6"}
 _HEAD = f"""SET NAMES utf8mb4;
-SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{LOOSE_MODE}';
+SET time_zone = '+00:00', foreign_key_checks = 0, sql_mode = '{SQL_MODE}';
+-- "Subquery returns more than 1 row" says that the row of the DELETE before it has changed since: compare again.
 START TRANSACTION;
 """
+# An error unless the statement before it has deleted a row.
+_DELETED = "SET @the_row_was_as_found = IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION ALL SELECT 2))"
 
 
 class FixFile:
@@ -43,13 +49,13 @@ class FixFile:
     @contextmanager
     def made(cls, path: Path, title: str) -> Iterator[Self]:
         """A new file; FileExistsError where there is one."""
-        with path.open("x", encoding="utf-8") as out, tempfile.TemporaryDirectory(prefix="pumphouse-diff-") as folder:
+        with new_private(path) as out, tempfile.TemporaryDirectory(prefix="pumphouse-diff-") as folder:
             out.write(f"-- {title.replace(chr(10), ' ')}\n{_HEAD}")
             yield cls(out, Path(folder))
 
     def add(self, title: str, at: int, row: Row, source: Side, target: Side) -> None:
         """A row that the source only has (``at`` 0), or the target only (1)."""
-        statement = _insert(row, source, target) if at == 0 else _delete(row, target)
+        statement = _insert(row, source, target) if at == 0 else f"{_delete(row, target)};\n{_DELETED}"
         with self._lock:
             number = self._tables.setdefault(title, len(self._tables))
             self.rows += 1
@@ -86,18 +92,19 @@ def _insert(row: Row, source: Side, target: Side) -> str:
 
 def _delete(row: Row, target: Side) -> str:
     key = {name.lower() for name in target.table.key}
+    cells = [each for each in zip(target.columns, row, strict=True) if not each[0].computed]
+    # By the key, so that the server finds it; and by everything, so that it is this row.
     wanted = [
-        f"{quote(column.name)} = {literal(column, value)}" if key else _same(column, value)
-        for column, value in zip(target.columns, row, strict=True)
-        if (column.name.lower() in key if key else not column.computed)
+        f"{quote(column.name)} = {literal(column, value)}" for column, value in cells if column.name.lower() in key
     ]
+    wanted += [_same(column, value) for column, value in cells]
     return f"DELETE FROM {target.place} WHERE {' AND '.join(wanted)} LIMIT 1"  # noqa: S608 - as above
 
 
 def _same(column: Column, value: bytes | None) -> str:
     """Whether a column has exactly this value, whatever its collation takes for equal."""
     if value is not None and column.data_type in _TEXTS:
-        return f"CAST(CONVERT({quote(column.name)} USING utf8mb4) AS BINARY) = x'{value.hex()}'"
+        return f"{utf8_bytes(quote(column.name), column.charset)} = x'{value.hex()}'"
     return f"{quote(column.name)} <=> {literal(column, value)}"
 
 
@@ -120,4 +127,5 @@ def literal(column: Column, value: bytes | None) -> str:
         return f"0x{value.hex()}" if value else "''"
     if column.json:
         return f"CONVERT(x'{value.hex()}' USING utf8mb4)"  # a TiDB takes the other form for bytes
-    return f"_utf8mb4 x'{value.hex()}'"
+    own = value[:1] == b"\xff" and column.charset.isalnum()  # not UTF-8: the bytes of its own charset
+    return f"_{column.charset} x'{value[1:].hex()}'" if own else f"_utf8mb4 x'{value.hex()}'"

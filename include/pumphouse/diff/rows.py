@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
 from typing import Any
 
-from pumphouse.proof.servers import utf8_bytes
+from pumphouse.proof.servers import AS_UTF8, utf8_bytes
 
 _LENGTH = struct.Struct("<q")
 _DIGITS = 17  # tell all doubles apart
@@ -53,7 +53,10 @@ def select_expression(column: Column) -> str:
         return f"CAST({name} AS DOUBLE)"
     if column.data_type in {"enum", "set"}:
         return f"CAST({name} AS UNSIGNED)"
-    return utf8_bytes(name, column.charset) if column.charset and not column.json else name
+    if column.json or not column.charset or column.charset in AS_UTF8:
+        return name
+    # Of what is larger than a packet a server says NULL; the column itself it sends whatever its size.
+    return f"COALESCE({utf8_bytes(name, column.charset)}, {name})"
 
 
 def encoder(column: Column, *, as_json: bool) -> Encode | None:

@@ -26,7 +26,7 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
 
 # Their bytes are those of utf8mb4.
-_AS_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+AS_UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 # Kinds of tables, as information_schema calls them. Where a MariaDB keeps versions of rows, a query reads those of now.
 TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 # A DDL came between the snapshot and the first look at a table.
@@ -250,9 +250,11 @@ def utf8_bytes(name: str, charset: str) -> str:
     A server puts "?" for each character that Unicode lacks. Such a value is the byte FF, which no UTF-8 has, and its
     own bytes.
     """
-    if charset in _AS_UTF8:
+    if charset in AS_UTF8:
         return f"CAST({name} AS BINARY)"
     converted = f"CONVERT({name} USING utf8mb4)"
+    if not charset:
+        return f"CAST({converted} AS BINARY)"
     left = [f"CHAR_LENGTH(REPLACE({text}, '?', ''))" for text in (converted, name)]
     return f"IF({left[0]} < {left[1]}, CONCAT(x'ff', CAST({name} AS BINARY)), CAST({converted} AS BINARY))"
 
