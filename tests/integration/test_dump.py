@@ -177,6 +177,7 @@ def test_what_no_copy_gets_is_kept_as_text_and_makes_the_same_objects_again(worl
     done = CliRunner().invoke(cli, (*words, "--plan-only", "--objects", str(out)))
     assert done.exit_code == 0, done.output
     assert "trigger extra.t;r" in done.output
+    assert out.stat().st_mode & 0o777 == 0o600
     # As a user runs it, on a server that has the tables.
     there = world.stack.dsn("restore")
     with there.connect(autocommit=True) as connection:
