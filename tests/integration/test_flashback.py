@@ -8,12 +8,14 @@ import random
 import subprocess
 import threading
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import SecretStr
 from pymysql.constants import CLIENT
 
 from pumphouse.archive.manifest import Declaration
@@ -341,15 +343,21 @@ def random_rows(source: MadeSource, rng: random.Random, transactions: int) -> Lo
 
 
 def expected(log: Log, txns: set[int], now: Rowed) -> Rowed:
-    """By the contract, a row at a time."""
-    rows = dict(now)
+    """By the contract: all keys under which one row may have been, or none of them."""
+    changes: dict[int, tuple[Any, Any, bool]] = {}
     for id_ in range(8):
         mine = [at for at, (ts, key, *_) in enumerate(log) if key == id_ and ts in txns]
-        if not mine:
-            continue
-        old, new = log[mine[0]][2], log[mine[-1]][3]
-        others = [at for at, (ts, key, *_) in enumerate(log) if key == id_ and ts not in txns and at > mine[0]]
-        if old != new and not others and now.get(id_) == new:
+        if mine and (old := log[mine[0]][2]) != (new := log[mine[-1]][3]):
+            others = [at for at, (ts, key, *_) in enumerate(log) if key == id_ and ts not in txns and at > mine[0]]
+            changes[id_] = old, new, not others and now.get(id_) in (old, new)
+    groups = {id_: {id_} for id_ in range(8)}
+    for (ts, one, _, gone), (same, other, before, _) in pairwise(log):
+        if ts == same and ts in txns and gone is None and before is None:  # written as a key that moved
+            joined = groups[one] | groups[other]
+            groups |= dict.fromkeys(joined, joined)
+    rows = dict(now)
+    for id_, (old, _, _) in changes.items():
+        if all(changes[each][2] for each in groups[id_] if each in changes):
             rows.pop(id_, None)
             if old is not None:
                 rows[id_] = old
@@ -512,7 +520,7 @@ def test_no_row_of_another_table_goes_with_a_row_that_is_taken_back(
     target.execute("ALTER TABLE d.parent ADD FOREIGN KEY (p) REFERENCES d.parent (id) ON DELETE CASCADE")
     target.execute("INSERT INTO d.child VALUES (7, 3, 0)")
     report = back(on, between(source, after))
-    assert whys(report) == {"3": "rows of another table refer to it"}
+    assert whys(report) == {"3": "other rows refer to it"}
     assert target.query("SELECT id, p FROM d.child ORDER BY 1") == [(1, 1), (7, 3)]
     assert target.query("SELECT id FROM d.parent ORDER BY 1") == [(1,), (3,)]
     target.execute("DELETE FROM d.child WHERE id = 7")
@@ -680,22 +688,19 @@ def test_a_target_of_loads_takes_it_under_the_names_that_its_load_gives_and_only
     assert target.query("SELECT id, a FROM there.t") == [(1, "later")]
 
 
-def test_what_a_killed_run_had_half_written_of_its_redo_is_taken_away_and_another_file_is_left_alone(
+def test_a_redo_file_goes_on_over_what_a_killed_run_left_and_another_file_is_left_alone(
     source: MadeSource, settings: Settings, target: TargetConnection, three: tuple[int, dict[str, Any]]
 ) -> None:
     after, before = three
     on, now = live(source, settings), source.snapshot()
     redo = Path(back(on, between(source, after), batch_rows=2).files["redo"])
-    whole = redo.read_bytes()
-    # The last of three transactions was never committed, and half of it is in the file.
+    # The last of three transactions was never committed, and half of another is beside the file.
     target.execute("UPDATE d.t SET a = 'other', n = NULL WHERE id = 1")
-    redo.write_bytes(whole + b"BEGIN;\nUPDATE `d`.`t` SET `a` = 'oth")
+    left = Path(f"{redo}.new")
+    left.write_bytes(redo.read_bytes()[:100])
     back(on, between(source, after), batch_rows=2)
-    assert target_rows(target) == before
-    ran(target, redo)
-    assert target_rows(target) == now
-    redo.write_bytes(whole[:100])
-    back(on, between(source, after))
+    assert (target_rows(target), left.exists()) == (before, False)
+    assert redo.stat().st_mode & 0o77 == 0
     ran(target, redo)
     assert target_rows(target) == now
     other = Path("mine.sql")
@@ -703,6 +708,215 @@ def test_what_a_killed_run_had_half_written_of_its_redo_is_taken_away_and_anothe
     with pytest.raises(UsageError, match=r"mine\.sql is no file of this flashback"):
         back(on, between(source, after), files=Files(redo=other))
     assert (other.read_text(), target_rows(target)) == ("SELECT 1;\n", now)
+
+
+def by_text(source: MadeSource, *keys: bytes) -> None:
+    """A table whose keys are texts without case to the server, with rows of these; then the archive begins."""
+    key = column(1, "id", MysqlType.VARCHAR, flag=1, collate="utf8mb4_general_ci")
+    source.create_table(
+        "t", [key, column(2, "n")], pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("id", 0), unique=True, primary=True)],
+    )  # fmt: skip
+    source.genesis()
+    commit(source, *(("insert", "t", {"id": each, "n": at}) for at, each in enumerate(keys)))
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize(
+    "others",
+    [
+        "INSERT INTO d.t VALUES ({old}, 7)",  # its key is taken
+        "UPDATE d.t SET n = 8 WHERE id = {new}",  # it is another row by now
+        "DELETE FROM d.t WHERE id = {new}",
+    ],
+)
+def test_a_row_that_moved_through_keys_goes_back_whole_or_not_at_all(
+    source: MadeSource, settings: Settings, target: TargetConnection, others: str, *, clustered: bool, tmp_path: Path
+) -> None:
+    if clustered:
+        source.create_table("t", [ID, column(3, "n")])
+        source.genesis()
+        commit(source, *(("insert", "t", {"id": n, "n": n}) for n in (1, 2)))
+        old, way = 1, (501, 1001)
+    else:
+        by_text(source, b"1", b"2")
+        old, way = 1, (b"501", b"1001")
+    after, before = source.tick(), source.snapshot()
+    for at, new in zip((old, 501 if clustered else 1), way, strict=True):
+        commit(source, ("update", "t", at, {"id": new}))
+    commit(source, ("update", "t", 2, {"n": 9}))
+    on, now = live(source, settings), source.snapshot()
+    path = tmp_path / "undo.sql"
+    assert total(back(on, between(source, after), apply=False, files=Files(sql=path))) == (1, 1, 1, 0, 0)
+    ran(target, path)
+    assert target_rows(target) == before
+    ran(target, tmp_path / "undo.redo.sql")
+    assert target_rows(target) == now
+    target.execute(others.format(old="'1'", new="'1001'"))
+    gone = others.startswith("DELETE")
+    rows = target.query("SELECT id, n FROM d.t WHERE id <> '2' ORDER BY id")
+    if gone:  # that it was there says nobody but the archive: back it comes
+        rows = [(old if clustered else "1", 1 if clustered else 0)]
+    ran(target, path)
+    assert gone or target.query("SELECT id, n FROM d.t WHERE id <> '2' ORDER BY id") == rows
+    target.execute("UPDATE d.t SET n = 9 WHERE id = '2'")
+    report = back(on, between(source, after), batch_rows=1)
+    assert target.query("SELECT id, n FROM d.t WHERE id <> '2' ORDER BY id") == rows
+    assert report.total.conflicts == (0 if gone else 2), report.conflicts
+    assert gone or any("goes and comes together with" in why for why in whys(report).values())
+
+
+def test_a_row_that_moved_and_was_deleted_by_a_later_transaction_does_not_come_again(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    by_text(source, b"1")
+    after = source.tick()
+    moved = commit(source, ("update", "t", 1, {"id": b"2"}))
+    commit(source, ("delete", "t", 1))
+    on = live(source, settings)
+    report = back(on, Chosen(txns=(Tso(moved),)))
+    assert (total(report), target.query("SELECT * FROM d.t")) == ((0, 0, 0, 1, 1), [])
+    assert total(back(on, between(source, after))) == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("apart", [False, True])
+def test_keys_that_are_one_to_the_server_are_one_row(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path, *, apart: bool
+) -> None:
+    by_text(source, b"a", b"b")
+    after = source.tick()
+    if apart:
+        commit(source, ("delete", "t", 1))
+        commit(source, ("insert", "t", {"id": b"A", "n": 5}))
+    else:
+        commit(source, ("update", "t", 1, {"id": b"A", "n": 5}))
+    on = live(source, settings)
+    path, chosen = tmp_path / "undo.sql", between(source, after)
+
+    def rows() -> list[Any]:
+        return list(target.query("SELECT id, n FROM d.t ORDER BY id"))
+
+    now, before = [("A", 5), ("b", 1)], [("a", 0), ("b", 1)]
+    assert rows() == now
+    assert total(back(on, chosen, apply=False, files=Files(sql=path))) == (1, 0, 1, 0, 0)
+    ran(target, path)
+    assert rows() == before
+    ran(target, tmp_path / "undo.redo.sql")
+    assert rows() == now
+    done = back(on, chosen, batch_rows=1)
+    assert (rows(), total(done), done.batches) == (before, (1, 0, 1, 0, 0), 1)
+    assert total(back(on, chosen)) == (0, 0, 0, 2, 0)
+    ran(target, done.files["redo"])
+    assert rows() == now
+    target.execute("UPDATE d.t SET n = 6 WHERE id = 'A'")
+    ran(target, path)
+    assert total(back(on, chosen)) == (0, 0, 0, 0, 2)
+    assert rows() == [("A", 6), ("b", 1)]
+    # One that only the server has.
+    target.execute("DELETE FROM d.t WHERE id = 'A'")
+    target.execute("INSERT INTO d.t VALUES ('Á', 7)")
+    report = back(on, chosen)
+    assert (rows(), report.total.put) == ([("Á", 7), ("b", 1)], 0)
+    assert "equal to the server" in whys(report)["a"]
+
+
+@pytest.mark.mysql
+def test_a_file_of_statements_does_the_same_for_a_client_that_asks_between_them(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [ID, TEXT], index_info=[index(1, "ua", ("a", 1), unique=True)])
+    source.genesis()
+    commit(source, ("insert", "t", {"id": 1, "a": b"x"}), ("insert", "t", {"id": 2, "a": b"y"}))
+    after, before = source.tick(), source.snapshot()
+    for id_, text in ((1, b"-"), (2, b"x"), (1, b"y")):
+        commit(source, ("update", "t", id_, {"a": text}))
+    on = live(source, settings)
+    path = tmp_path / "undo.sql"
+    back(on, between(source, after), apply=False, files=Files(sql=path))
+    path.write_text(path.read_text().replace(";\n", ";\nSHOW WARNINGS;\n"))
+    ran(target, path)
+    assert target_rows(target) == before
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("batch_rows", [1, 100])
+@pytest.mark.parametrize("inserted", [False, True])
+def test_the_redo_undoes_in_the_order_that_foreign_keys_take(
+    source: MadeSource, settings: Settings, target: TargetConnection, batch_rows: int, *, inserted: bool
+) -> None:
+    for name in ("parent", "child"):
+        source.create_table(name, [ID, column(2, "p")])
+    source.genesis()
+    rows = [("parent", 1, None), ("parent", 2, 1), ("parent", 3, 2), ("child", 1, 1), ("child", 2, 3)]
+    after = source.tick()
+    for name, id_, p in rows:
+        commit(source, ("insert", name, {"id": id_, "p": p}))
+    if not inserted:
+        after = source.tick()
+        for name, id_, _ in reversed(rows):
+            commit(source, ("delete", name, id_))
+    on, now = live(source, settings), source.snapshot()
+    for name in ("child", "parent"):
+        target.execute(f"ALTER TABLE d.{name} ADD FOREIGN KEY (p) REFERENCES d.parent (id)")
+    done = back(on, between(source, after), batch_rows=batch_rows)
+    assert total(done)[inserted * 2] + done.total.conflicts == 5
+    # In batches of their own, children may come after their parents have been asked for.
+    while done.total.conflicts:
+        done = back(on, between(source, after), batch_rows=batch_rows)
+    assert target_rows(target) != now
+    ran(target, done.files["redo"])
+    assert target_rows(target) == now
+
+
+@pytest.mark.mysql
+def test_a_row_that_refers_to_itself_goes_where_the_server_lets_it(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, column(2, "p")])
+    source.genesis()
+    after = source.tick()
+    commit(source, ("insert", "t", {"id": 1, "p": 1}))
+    on, now = live(source, settings), source.snapshot()
+    target.execute("ALTER TABLE d.t ADD FOREIGN KEY (p) REFERENCES d.t (id) ON DELETE CASCADE")
+    target.execute("INSERT INTO d.t VALUES (2, 1)")
+    assert whys(back(on, between(source, after))) == {"1": "other rows refer to it"}
+    target.execute("DELETE FROM d.t WHERE id = 2")
+    done = back(on, between(source, after))
+    assert (total(done), target.query("SELECT * FROM d.t")) == ((0, 0, 1, 0, 0), []), done.conflicts
+    ran(target, done.files["redo"])
+    assert target_rows(target) == now
+
+
+@pytest.mark.mysql
+def test_foreign_keys_that_cannot_be_seen_or_kept_from_following_are_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    computed = column(3, "g", generated_expr_string="`p` + 1", generated_stored=True)
+    source.create_table("t", [ID, column(2, "p"), computed], index_info=[index(1, "g", ("g", 2), unique=True)])
+    source.genesis()
+    commit(source, ("insert", "t", {"id": 1, "p": 7, "g": 8}))
+    after = source.tick()
+    commit(source, ("update", "t", 1, {"p": 9, "g": 10}))
+    on = live(source, settings)
+    mariadb.new_user(target.execute, "'fb'@'%'")
+    target.execute("GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON d.* TO 'fb'@'%'")
+    user = on.source.model_copy(update={"user": "fb", "password": SecretStr("pw")})
+    theirs = on.model_copy(update={"source": user})
+    with pytest.raises(RestoreError, match=r"user fb does not see .* grant it SELECT ON \*\.\*"):
+        back(theirs, between(source, after))
+    target.execute("GRANT SELECT ON *.* TO 'fb'@'%'")
+    assert total(back(theirs, between(source, after), apply=False)) == (0, 1, 0, 0, 0)
+    target.execute("CREATE DATABASE audit")
+    try:
+        target.execute(
+            "CREATE TABLE audit.child (p INT, FOREIGN KEY (p) REFERENCES d.t (g) ON DELETE CASCADE ON UPDATE CASCADE)"
+        )
+        with pytest.raises(RestoreError, match=r"the foreign key of audit\.child refers to a column of it"):
+            back(on, between(source, after))
+    finally:
+        target.execute("DROP DATABASE audit")
 
 
 @pytest.mark.mysql

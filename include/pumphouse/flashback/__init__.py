@@ -2,6 +2,7 @@
 
 - **Folded**: of each key that chosen transactions changed count the first old image and the last new one. Where these
   are equal, nothing is left to do. An update that changes its key is a row that goes and a row that comes.
+- **Linked**: keys under which one row was, or that are one to the server, go back together or stay together.
 - **Judged**: a row that equals the old image is back already. It is a conflict where the archive has a later change of
   the key by a transaction that is not chosen, or where the row does not equal the last new image. Any other is put
   back. Columns that the server computes are not compared.

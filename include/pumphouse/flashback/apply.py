@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -55,21 +55,48 @@ class Done:
     conflicts: list[tuple[Row, str]] = field(default_factory=list)
 
 
-def judged(connection: TargetConnection, rows: Sequence[Row]) -> Done:
-    """Which rows are to be put back, by what the archive has and what the server has now."""
-    done = Done()
-    found = states(connection, rows)
+def judged(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = False) -> Done:
+    """Which rows are to be put back, by what the archive has and what the server has now.
+
+    Args:
+        connection: the server.
+        rows: whole groups (`pumphouse.flashback.changes.NetChange.group`).
+        lock: behind a lock, so that it sees what others have committed.
+    """
+    done, whys, put = Done(), dict[int, str](), list[Row]()
+    found = states(connection, rows, lock=lock)
     for row in rows:
         state = found.get(id(row), _absent(row))
         if state is State.BACK:
             done.back.append(row)
         elif row.change.later:
-            done.conflicts.append((row, f"transaction {show(row.change.later)} changed it, too"))
+            whys[id(row)] = _by(row.change.later)
         elif state is State.PUT:
-            done.put.append(row)
+            put.append(row)
         else:
-            done.conflicts.append((row, _changed(row, there=id(row) in found)))
+            whys[id(row)] = _changed(row, there=id(row) in found)
+    going = {(row.bound, *row.key.items()) for row in put if row.want is None}
+    whys |= {
+        id(row): f"there is a row again whose key is equal to the server ({_key(key)})"
+        for row, key in equals(connection, put)
+        if (row.bound, *key.items()) not in going
+    }
+    # Gone by a later transaction: that was the end of the row, under whatever key.
+    stay = {row.bound: _with(row, _by(row.change.later)) for row in done.back if row.change.later}
+    stay |= {row.bound: _with(row, whys[id(row)]) for row in rows if id(row) in whys}
+    done.put = [row for row in put if row.bound not in stay]
+    whys |= {id(row): stay[row.bound] for row in put if row.bound in stay and id(row) not in whys}
+    done.conflicts = [(row, whys[id(row)]) for row in rows if id(row) in whys]
     return done
+
+
+def _by(later: int) -> str:
+    return f"transaction {show(later)} changed it, too"
+
+
+def _with(other: Row, why: str) -> str:
+    """Why a row stays with another one of its group."""
+    return f"it goes and comes together with {_key(other.key)}, of which is to say: {why}"
 
 
 def put_back(
@@ -97,7 +124,7 @@ def put_back(
         try:
             return _once(connection, rows, rank, keep, refused)
         except _Halved as halved:
-            refused[id(halved.row)] = halved.why
+            refused |= {id(row): why for row, why in halved.stay}
         except RetryUnit as error:
             if attempt >= _ATTEMPTS - 1:
                 raise TargetBusy(
@@ -110,11 +137,11 @@ def put_back(
 
 
 class _Halved(Exception):
-    """A row was deleted to come again, and is refused: the transaction is rolled back, and goes on without it."""
+    """Some of what goes together is done, and more is refused: the transaction is rolled back, and goes on without."""
 
-    def __init__(self, row: Row, why: str) -> None:
-        super().__init__(why)
-        self.row, self.why = row, why
+    def __init__(self, stay: Sequence[tuple[Row, str]]) -> None:
+        super().__init__(stay[0][1])
+        self.stay = stay
 
 
 def _once(
@@ -125,42 +152,46 @@ def _once(
     refused: Mapping[int, str],
 ) -> Done:
     done = Done(conflicts=[(row, refused[id(row)]) for row in rows if id(row) in refused])
-    went: set[int] = set()
+    rows = [row for row in rows if id(row) not in refused]
+    together: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        together.setdefault(row.bound, []).append(row)
+    went: set[Hashable] = set()
+    stay: set[Hashable] = set()
     with connection.transaction():
-        for step in steps([row for row in rows if id(row) not in refused], rank):
+        for step in steps(rows, rank):
             row = step.row
+            if row.bound in stay:
+                continue
+            mates = together[row.bound]
             try:
                 affected = connection.execute(_sendable(connection, row, step.sql))
             except StatementFailed as error:
                 if not error.of_a_row:
                     raise
-                if id(row) in went:
-                    raise _Halved(row, f"the server refuses it: {error.message}") from error
-                done.conflicts.append((row, f"the server refuses it: {error.message}"))
+                why = f"the server refuses it: {error.message}"
+                conflicts = [(each, why if each is row else _with(row, why)) for each in mates]
+                if row.bound in went:
+                    raise _Halved(conflicts) from error
+                stay.add(row.bound)
+                done.conflicts += conflicts
                 continue
-            if not step.last:
-                went |= {id(row)} if affected else set()
-            elif affected:
-                done.put.append(row)
-            elif id(row) in went:
-                raise _Halved(row, "another row has its key by now")
+            if step.looks:
+                continue
+            if affected:
+                went.add(row.bound)
+                done.put += [row] if step.last else []
+            elif row.bound in went:
+                raise _Halved([(each, "another row is in its place by now") for each in mates])
             else:
-                _look_again(connection, row, done)
+                stay.add(row.bound)
+                again = judged(connection, mates, lock=True)
+                done.back += again.back
+                done.conflicts += again.conflicts
+                done.conflicts += [(each, "other rows refer to it") for each in again.put]
         if done.put:
             keep(done.put)
     return done
-
-
-def _look_again(connection: TargetConnection, row: Row, done: Done) -> None:
-    """Why a statement did not find its row; behind a lock, so that it sees what others have committed."""
-    found = states(connection, [row], lock=True)
-    state = found.get(id(row), _absent(row))
-    if state is State.BACK:
-        done.back.append(row)
-    elif state is State.PUT:
-        done.conflicts.append((row, "rows of another table refer to it"))
-    else:
-        done.conflicts.append((row, _changed(row, there=id(row) in found)))
 
 
 def _sendable(connection: TargetConnection, row: Row, sql: str) -> str:
@@ -168,8 +199,8 @@ def _sendable(connection: TargetConnection, row: Row, sql: str) -> str:
     size = len(sql.encode())
     if size >= connection.max_packet:
         raise LoadError(
-            f"a row of {row.there.subject.name} ({_key(row)}) has {size} bytes as a statement, and {connection.name} "
-            f"takes {connection.max_packet}",
+            f"a row of {row.there.subject.name} ({_key(row.key)}) has {size} bytes as a statement, and "
+            f"{connection.name} takes {connection.max_packet}",
             hint=f"SET GLOBAL max_allowed_packet = {2 * size} there, and run this again",
         )
     return sql
@@ -181,11 +212,31 @@ def states(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = Fa
     for some in _some(rows):
         asked = [
             f"SELECT {number} AS n, ({row.is_(row.change.old)}) AS back, ({row.is_(row.change.new)}) AS put"
-            f" FROM {row.there.target} WHERE {row.find()}{' FOR UPDATE' * lock}"
+            f" FROM {row.there.target} WHERE {row.at()}{' FOR UPDATE' * lock}"
             for number, row in enumerate(some)
         ]
         for number, back, put in connection.query(_sendable(connection, some[0], " UNION ALL ".join(asked))):
             found[id(some[number])] = State.BACK if back else State.PUT if put else State.OTHER
+    return found
+
+
+def equals(connection: TargetConnection, rows: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
+    """Of rows that come, those whose key is to the server that of a row under another one; and that key."""
+    found = []
+    for some in _some([row for row in rows if row.now is None and row.there.collated]):
+        asked = []
+        for number, row in enumerate(some):
+            texts = [
+                f"CAST(CONVERT({row.there.cells[name].name} USING utf8mb4) AS BINARY)" for name in row.there.collated
+            ]
+            texts += ["NULL"] * (max(len(each.there.collated) for each in some) - len(texts))
+            asked.append(
+                f"SELECT {number} AS n, {', '.join(texts)} FROM {row.there.target}"
+                f" WHERE {row.find()} AND NOT ({row.at()})"
+            )
+        for number, *texts in connection.query(_sendable(connection, some[0], " UNION ALL ".join(asked))):
+            row = some[number]
+            found.append((row, row.key | dict(zip(row.there.collated, texts, strict=False))))
     return found
 
 
@@ -241,5 +292,5 @@ def _shown(image: Mapping[str, Any] | None) -> dict[str, str | None] | None:
     return None if image is None else {name: None if value is None else shown(value) for name, value in image.items()}
 
 
-def _key(row: Row) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in row.key.items())
+def _key(key: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in key.items())

@@ -1,15 +1,15 @@
 """The chosen changes of the archive, folded: of each key the first old image, the last new one, and who came later.
 
 Segments are read twice: those of the range whole, the later ones for the keys that chosen changes have. What is decoded
-lies on disk by table and bucket of the key (`pumphouse.proof.gather.Spill`); in memory are one batch, one bucket, and
-eight bytes for each key.
+lies on disk by table and bucket of the key (`pumphouse.proof.gather.Spill`); in memory are one batch, one bucket,
+eight bytes for each key, and more for each key that moved.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from pumphouse.archive.segment import read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash, walk
 from pumphouse.errors import UsageError
+from pumphouse.flashback.links import Links
 from pumphouse.flashback.plan import Subject
 from pumphouse.loader.decode import Layouts, groups_of, moved_of
 from pumphouse.loader.held import images_of
@@ -46,13 +47,22 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetChange:
-    """What chosen transactions made of the row of one key. ``later``: commit ts of one that is not chosen; 0 = none."""
+    """What chosen transactions made of the row of one key.
+
+    ``later``: commit ts of one that is not chosen; 0 = none. ``group``: keys under which the same row was; 0 = alone.
+    """
 
     table_id: int
     old: Values | None
     new: Values | None
     later: int
     order: tuple[int, int, int]
+    group: int = 0
+
+    @property
+    def turned(self) -> NetChange:
+        """Its place among those that are made again."""
+        return replace(self, order=(-self.order[0], -self.order[1], -self.order[2]))
 
 
 class Changes:
@@ -89,6 +99,13 @@ class Changes:
         self._keys: dict[int, list[list[pa.Scalar]]] = {}
         self._hashes: dict[int, list[np.ndarray]] = defaultdict(list)
         self._known: dict[int, np.ndarray] = {}  # all of them, when the range is read
+        self._links = Links()
+        clustered = {
+            id_
+            for id_, each in subjects.items()
+            if each.version.table.pk_is_handle or each.version.table.is_common_handle
+        }
+        self._clustered = np.array(sorted(id_ for id_, of in self._of.items() if of in clustered), np.int64)
         # Chosen row changes, by commit ts and by table.
         self.transactions: Counter[int] = Counter()
         self.tables: Counter[int] = Counter()
@@ -110,14 +127,39 @@ class Changes:
             for batch in self._read(upto, self._moment, met, "reading later changes"):
                 self._add(batch, whole=False)
 
-    def folded(self, table_id: int) -> Iterator[list[NetChange]]:
-        """The net changes of a table, some at a time, the newest of a bucket first."""
+    def too_many(self, table_id: int) -> bool:
+        """Whether more of its rows moved than can wait for each other."""
+        return self._links.too_many(table_id)
+
+    def tie(self, table_id: int, pairs: Sequence[tuple[Values, Values]]) -> None:
+        """Of a table, keys that are one to the server; one that no chosen change has is passed over."""
+        for pair in pairs:
+            hashes = self._hashed(table_id, pair)
+            if np.isin(hashes, self._known[table_id]).all():
+                self._links.add(table_id, np.full(2, self._links.new()), hashes)
+
+    def folded(self, table_id: int, *, keep: bool = False) -> Iterator[list[NetChange]]:
+        """The net changes of a table, some at a time, the newest of a bucket first. ``keep``: for another time."""
+        groups = self._links.groups(table_id) if not keep else {}
         for bucket in self._spill.buckets(table_id):
-            found = _folded(self._spill.take_entries(table_id, bucket))
+            found = _folded(self._spill.take_entries(table_id, bucket, keep=keep))
             for at in range(0, found.num_rows, _AT_ONCE):
                 some = found.slice(at, _AT_ONCE).to_pylist()
-                changes = (_net_change(table_id, row) for row in some)
-                yield [each for each in changes if each.old != each.new]
+                changes = [each for each in (_net_change(table_id, row) for row in some) if each.old != each.new]
+                if groups:
+                    hashes = self._hashed(table_id, [each.old or each.new or {} for each in changes]).tolist()
+                    changes = [
+                        replace(each, group=groups.get(value, 0)) for each, value in zip(changes, hashes, strict=True)
+                    ]
+                yield changes
+
+    def _hashed(self, table_id: int, images: Sequence[Values]) -> np.ndarray:
+        """Hashes of their keys."""
+        subject = self._subjects[table_id]
+        schema = self._layouts.of(subject.wanted, subject.version).schema
+        keys = pa.schema([schema.field(name) for name in subject.key])
+        rows = [{name: image[name] for name in subject.key} for image in images]
+        return key_hash(pa.RecordBatch.from_pylist(rows, schema=keys))
 
     def _read(self, after: Tso, upto: Tso, ids: frozenset[int], what: str) -> Iterator[pa.RecordBatch]:
         if after >= upto:
@@ -143,6 +185,9 @@ class Changes:
         found = found.take(np.isin(found.table_id, np.array(sorted(ids), np.int64)))
         of_txns = np.isin(commit_ts, self._txns) if len(self._txns) else np.ones(len(commit_ts), np.bool_)
         chosen = of_txns[found.txn] & whole
+        links, paired = self._links.of(
+            found, commit_ts[found.txn], start_ts[found.txn], np.isin(found.table_id, self._clustered)
+        )
         for rows in groups_of(found.table_id, found.schema_version, found.op):
             part = found.take(rows)
             subject = self._subjects[self._of[int(part.table_id[0])]]
@@ -151,9 +196,17 @@ class Changes:
                 self._count(subject, commit_ts[part.txn[mask]])
                 continue
             order = [commit_ts[part.txn], start_ts[part.txn], parts[part.txn].astype(np.int64) << 40 | part.seq << 1]
-            self._decode(subject, part, mask, order)
+            self._decode(subject, part, mask, order, links[rows], paired[rows])
 
-    def _decode(self, subject: Subject, part: Mutations, chosen: np.ndarray, order: list[np.ndarray]) -> None:
+    def _decode(
+        self,
+        subject: Subject,
+        part: Mutations,
+        chosen: np.ndarray,
+        order: list[np.ndarray],
+        links: np.ndarray,
+        paired: np.ndarray,
+    ) -> None:
         op = int(part.op[0])
         only = None if chosen.any() else subject.key
         written = self._view.timeline.at_version(subject.version.table.id, int(part.schema_version[0]))
@@ -165,7 +218,7 @@ class Changes:
         self._count(subject, order[0][chosen])
         moved = moved_of(old, new, subject.key) if op == UPDATE else None
         if moved is None:
-            self._put(subject, old, new, chosen, order)
+            self._put(subject, old, new, chosen, order, links, paired)
             return
         rows = moved.to_numpy(zero_copy_only=False)
         for which, (was, now), behind in ((~rows, (old, new), 0), (rows, (old, None), 0), (rows, (None, new), 1)):
@@ -176,6 +229,8 @@ class Changes:
                 None if now is None else now.filter(kept),
                 chosen[which],
                 [*(each[which] for each in order[:2]), order[2][which] + behind],
+                links[which],
+                rows[which],
             )
 
     def _count(self, subject: Subject, commit_ts: np.ndarray) -> None:
@@ -199,6 +254,8 @@ class Changes:
         new: pa.RecordBatch | None,
         chosen: np.ndarray,
         order: list[np.ndarray],
+        links: np.ndarray,
+        paired: np.ndarray,
     ) -> None:
         """Entries to the spill, whole ones or of keys alone."""
         table_id, some = subject.version.table.id, new if new is not None else old
@@ -208,6 +265,9 @@ class Changes:
         hashes = key_hash(keys)
         if chosen.any():
             self._hashes[table_id].append(np.unique(hashes[chosen]))
+            tied = chosen & paired
+            if tied.any():
+                self._links.add(table_id, links[tied], hashes[tied])
         entries = _entries(keys, old, new, self._layouts.of(subject.wanted, subject.version).schema, chosen, order)
         buckets = (hashes % np.uint64(_buckets(subject))).astype(np.int64)
         if self._known:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import IO
 
 from pumphouse.durable import fsync_dir
 from pumphouse.errors import UsageError
@@ -16,8 +17,8 @@ _SESSION = f"""SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}';
 SET SESSION foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0;
 SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 """
-# Lines of their own: there is no line break in a literal.
 _BEGIN, _COMMIT = "BEGIN;\n", "COMMIT;\n"
+_COPY_BYTES = 1 << 20
 
 
 class SqlFile:
@@ -27,33 +28,45 @@ class SqlFile:
         path: where. Only its owner reads it: it has rows.
         about: what it does, in a comment at its head.
         new: there must be none; else it goes on.
+        undoes: what was added last comes first in it.
     """
 
-    def __init__(self, path: Path, about: Sequence[str], *, new: bool) -> None:
-        self.path = path
-        self._head = "".join(f"-- {' '.join(line.split())}\n" for line in about) + _SESSION
+    def __init__(self, path: Path, about: Sequence[str], *, new: bool, undoes: bool = False) -> None:
+        self.path, self._undoes = path, undoes
+        self._head = ("".join(f"-- {' '.join(line.split())}\n" for line in about) + _SESSION).encode()
         if new and path.exists():
             raise UsageError(f"there is a file {path} already", hint="name another one")
         if path.exists() and path.stat().st_size:
-            self._cut()
+            with path.open("rb") as file:
+                if file.read(len(self._head)) != self._head:
+                    raise UsageError(f"{path} is no file of this flashback", hint="--redo FILE names another one")
 
     def add(self, rows: Sequence[Row], rank: Mapping[tuple[str, str], int]) -> None:
         """A transaction that puts these rows back."""
+        text = (_BEGIN + "".join(f"{step.sql};\n" for step in steps(rows, rank)) + _COMMIT).encode()
         begun = not self.path.exists() or not self.path.stat().st_size
-        text = "".join(f"{step.sql};\n" for step in steps(rows, rank))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with os.fdopen(os.open(self.path, flags, 0o600), "ab") as file:
-            file.write(f"{self._head if begun else ''}{_BEGIN}{text}{_COMMIT}".encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if begun:
+        if begun or self._undoes:
+            made = self.path.with_name(f"{self.path.name}.new")
+            made.unlink(missing_ok=True)
+            with _opened(made, os.O_EXCL) as file:
+                file.write(self._head + text)
+                if not begun:
+                    with self.path.open("rb") as before:
+                        before.seek(len(self._head))
+                        shutil.copyfileobj(before, file, _COPY_BYTES)
+                _flush(file)
+            made.replace(self.path)
             fsync_dir(self.path.absolute().parent)
+            return
+        with _opened(self.path, os.O_APPEND) as file:
+            file.write(text)
+            _flush(file)
 
-    def _cut(self) -> None:
-        """Take away what a run that was killed had written of a transaction, which was not committed then."""
-        with self.path.open("r+b") as file:
-            with mmap(file.fileno(), 0, access=ACCESS_READ) as text:
-                head, end = self._head.encode(), text.rfind(f"\n{_COMMIT}".encode())
-                if text[: len(head)] != head[: len(text)]:
-                    raise UsageError(f"{self.path} is no file of this flashback", hint="--redo FILE names another one")
-            file.truncate(0 if end < 0 else end + len(_COMMIT) + 1)
+
+def _opened(path: Path, flag: int) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600), "wb")
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -10,6 +10,7 @@ from typing import Any
 from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.errors import LoadError
 from pumphouse.flashback.plan import Subject
+from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unfit import require_transactional, triggers_of
 from pumphouse.model.table import ColumnInfo, MysqlType
@@ -117,6 +118,11 @@ class TableThere:
     parents: tuple[tuple[str, str], ...] = ()
 
     @property
+    def collated(self) -> tuple[str, ...]:
+        """Columns of its key that have text, of which a server may hold several for one."""
+        return tuple(name for name in self.subject.key if self.cells[name].form is Form.TEXT)
+
+    @property
     def target(self) -> str:
         """Quoted, qualified."""
         return qualified(*self.place)
@@ -128,6 +134,7 @@ def look_at(
     """The tables as the server has them, by id; and of others why their rows cannot be put back, by name."""
     places = {each.name: routes.table(*each.version.name) for each in subjects}
     there = columns_there(connection, [db for db, _ in places.values()])
+    blind = not _sees_all(connection)
     found, problems = {}, {}
     for subject in subjects:
         place = actual(places[subject.name], there)
@@ -136,10 +143,20 @@ def look_at(
             continue
         cells, wrong = _cells(connection, subject, place, there[place])
         wrong += list(_unfit(connection, subject, place))
+        references, parents = _foreign_keys(connection, place, cells)
+        wrong += [
+            f"the foreign key of {'.'.join(each.child)} refers to a column of it that is generated, which has no image"
+            for each in references
+            if any(not own for _, own in each.columns)
+        ]
+        if blind:
+            wrong.append(
+                f"user {connection.settings.user} does not see the tables of every database, whose foreign keys may "
+                "refer to its rows: grant it SELECT ON *.* there"
+            )
         if wrong:
             problems[subject.name] = "; ".join(wrong)
             continue
-        references, parents = _foreign_keys(connection, place, cells)
         found[subject.version.table.id] = TableThere(
             subject=subject,
             place=place,
@@ -149,6 +166,13 @@ def look_at(
             parents=parents,
         )
     return found, problems
+
+
+def _sees_all(connection: TargetConnection) -> bool:
+    """Whether this user sees the tables of every database, and so every foreign key."""
+    grants = [str(row[0]) for row in connection.query("SHOW GRANTS")]
+    partly = any(each.upper().startswith("REVOKE ") for each in grants)
+    return not partly and not missing_privileges(grants, "", ("SELECT",))  # '' fits what fits every name
 
 
 def _cells(

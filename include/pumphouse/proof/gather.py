@@ -83,11 +83,12 @@ class Spill:
         # What came and what went need not have the same text (a default has fewer digits): checksums cancel out.
         return entries.drop_columns([COUNT]), entries.column(COUNT).to_numpy()
 
-    def take_entries(self, table_id: int, bucket: int) -> pa.Table:
-        """All entries of a bucket that has any; then it is gone."""
+    def take_entries(self, table_id: int, bucket: int, *, keep: bool = False) -> pa.Table:
+        """All entries of a bucket that has any; then it is gone, unless it is to be kept."""
         path = self._path(table_id, bucket)
         entries = pa.concat_tables(_read(path)).combine_chunks()
-        path.unlink()
+        if not keep:
+            path.unlink()
         return entries
 
     def _path(self, table_id: int, bucket: int) -> Path:

@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
-from pumphouse.flashback.apply import BATCH_BYTES, BATCH_ROWS, Done, conflict, judged, put_back, size_of
+from pumphouse.flashback.apply import BATCH_BYTES, BATCH_ROWS, Done, conflict, equals, judged, put_back, size_of
 from pumphouse.flashback.changes import Changes
+from pumphouse.flashback.links import MOST_LINKED
 from pumphouse.flashback.plan import subjects
 from pumphouse.flashback.report import MOST_CONFLICTS, FlashbackReport, TableCount
 from pumphouse.flashback.sqlfile import SqlFile
@@ -146,6 +148,12 @@ def run(
             report.tables = {found[each].name: TableCount(changes=n) for each, n in sorted(changes.tables.items())}
             tables, problems = look_at(there, [each for each in touched if not each.problem], routes)
             report.problems = {each.name: each.problem for each in touched if each.problem} | problems
+            for table_id, table in tables.items():
+                _tie(there, changes, table)
+                if changes.too_many(table_id):
+                    report.problems[table.subject.name] = (
+                        f"more than {MOST_LINKED:,} of its rows have moved to other keys: --key or --txn names fewer"
+                    )
             if into == "source" and there.dialect is not Dialect.TIDB:
                 report.notes.append(_UNLOGGED)
             elif into != "source":
@@ -190,6 +198,14 @@ def _moment(there: TargetConnection, settings: Settings, archive: Archive, sough
     return Tso(min(stand.at, end))
 
 
+def _tie(there: TargetConnection, changes: Changes, table: TableThere) -> None:
+    """Rows of several keys that are one to the server go or stay together."""
+    table_id = table.subject.version.table.id
+    for some in changes.folded(table_id, keep=True) if table.collated else ():
+        met = equals(there, [Row(there=table, want=each.old, now=each.new, change=each) for each in some])
+        changes.tie(table_id, [(row.key, key) for row, key in met])
+
+
 def _require_whole(report: FlashbackReport, *, accept_losses: bool) -> None:
     """RestoreError where not all of what was chosen can be judged."""
     if report.problems:
@@ -230,7 +246,7 @@ class _Runner:
         redo = files.redo or (None if files.sql is None else files.sql.with_suffix(".redo.sql"))
         if redo is None and apply:
             redo = Path(f"flashback-{int(report.after)}-{int(report.until)}.redo.sql")
-        self._redo = None if redo is None else SqlFile(redo, [f"Undoes {what}.", stop], new=not apply)
+        self._redo = None if redo is None else SqlFile(redo, [f"Undoes {what}.", stop], new=not apply, undoes=True)
         self._path = files.report
 
     def run(self, changes: Changes) -> None:
@@ -259,9 +275,20 @@ class _Runner:
         """Those to judge, at most as many at once as a transaction has."""
         for number, there in enumerate(order):
             self._progress("rows of tables", number, len(order))
+            held: list[Row] = []
             for some in changes.folded(there.subject.version.table.id):
                 rows = [Row(there=there, want=each.old, now=each.new, change=each) for each in some]
+                held += [row for row in rows if row.change.group]
+                rows = [row for row in rows if not row.change.group]
                 yield from (rows[at : at + self._most] for at in range(0, len(rows), self._most))
+            held.sort(key=lambda row: row.change.group)
+            together: list[Row] = []
+            for _, mates in groupby(held, key=lambda row: row.change.group):
+                together += mates
+                if len(together) >= self._most:
+                    yield together
+                    together = []
+            yield together
         self._progress("rows of tables", len(order), len(order))
 
     def _batch(self, rows: list[Row]) -> None:
