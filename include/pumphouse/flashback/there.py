@@ -24,6 +24,17 @@ from pumphouse.schema.route import Routes
 
 # MariaDB has JSON_EQUALS from here on.
 _JSON_EQUALS = (10, 7)
+_FOREIGN_KEYS = (
+    "SELECT table_schema, table_name, constraint_name, column_name, referenced_table_schema,"
+    " referenced_table_name, referenced_column_name FROM information_schema.key_column_usage"
+    " WHERE (referenced_table_schema = %s AND referenced_table_name = %s)"
+    " OR (table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL)"
+)
+# Of a foreign key to another database, a TiDB names the child's own, in which there may be no such table.
+_STRAYS = (
+    "(referenced_table_name = %s AND (referenced_table_schema, referenced_table_name) NOT IN"
+    " (SELECT table_schema, table_name FROM information_schema.tables))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,15 +281,12 @@ def _foreign_keys(
     names = {name.lower(): name for name in cells}
     children: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     parents = set()
+    strays = connection.dialect is Dialect.TIDB
     for db, table, constraint, column, parent_db, parent, referenced in connection.query(
-        "SELECT table_schema, table_name, constraint_name, column_name, referenced_table_schema,"
-        " referenced_table_name, referenced_column_name FROM information_schema.key_column_usage"
-        " WHERE (referenced_table_schema = %s AND referenced_table_name = %s)"
-        " OR (table_schema = %s AND table_name = %s AND referenced_table_name IS NOT NULL)"
-        " ORDER BY 1, 2, 3, ordinal_position",
-        (*place, *place),
+        " OR ".join([_FOREIGN_KEYS, *[_STRAYS] * strays]) + " ORDER BY 1, 2, 3, ordinal_position",
+        (*place, *place, *[place[1]] * strays),
     ):
-        if (str(parent_db), str(parent)) == place:
+        if (str(parent_db), str(parent)) == place or (str(db), str(table)) != place:
             own = names.get(str(referenced).lower(), "")
             children.setdefault((str(db), str(table), str(constraint)), []).append((str(column), own))
         if (str(db), str(table)) == place:
