@@ -122,6 +122,7 @@ def test_the_script_makes_the_objects_that_the_source_had(server: TargetSettings
         found = kept(server)
         for statement in ("DROP DATABASE shop", "DROP USER u1", "CREATE DATABASE shop"):
             target.execute(statement)
+        target.execute("CREATE VIEW shop.v AS SELECT 'as a restore makes it' AS y")
         ran(server, script(found, "a dump"))
         assert target.query(seen) == values
         assert target.query(events) == [(each[0], "DISABLED", *each[2:]) for each in before]

@@ -128,6 +128,8 @@ def _made(each: SourceObject, statements: Iterable[str]) -> list[str]:
     if each.kind == "event":
         found = [_ENABLED.sub(r"\1 DISABLE", one, count=1) for one in statements]
         was, statements = ", which was enabled" * (found != [*statements]), found
+    elif each.kind == "view":  # a restore may have made it, without what it loses on its way
+        statements = [re.sub(r"^CREATE ", "CREATE OR REPLACE ", one) for one in statements]
     # A text may end in a comment to its line's end, so the end mark has a line of its own.
     of_it = [f"{one}\n;;" for one in ("SET sql_mode = ''", *statements)]
     return ["", f"-- {each.kind} {_in_a_comment(each.name)}{was}", "DELIMITER ;;", *of_it, "DELIMITER ;"]

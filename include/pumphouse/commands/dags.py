@@ -26,9 +26,9 @@ def dags_folder() -> Path:
 
 @click.command()
 def dags() -> None:
-    r"""Print the folder of the DAG files: Airflow reads them where a link in its own DAG folder leads here.
+    """Print the folder of the DAG files: Airflow reads them where a link in its own DAG folder leads here.
 
     \b
     ln -s "$(pumphouse dags)" "$AIRFLOW_HOME/dags/pumphouse"
-    """
+    """  # noqa: D301 - of click
     click.echo(str(dags_folder()))

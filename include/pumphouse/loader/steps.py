@@ -44,7 +44,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import BinlogError
 from pumphouse.loader.plan import Mode, Plan
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.state import NOTHING_RECORDED, Checkpoint, Recorded, Standing
+from pumphouse.loader.state import NOTHING_RECORDED, PARTS_TASK, Checkpoint, Recorded, Standing
 from pumphouse.loader.work import Work, total_bytes
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import Tso, show
@@ -162,6 +162,8 @@ class Reset:
     rules: tuple[LoadRule, ...] | None = None
 
     def __str__(self) -> str:
+        if self.checkpoint.task == PARTS_TASK:
+            return "note that it has not ended"
         return f"mark the target incomplete, forget its load{_dropping(self.beside)}"
 
 

@@ -299,7 +299,8 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
     if not found:
         raise UnknownTable(
             f"no table is called {' or '.join(sought.tables)} between these moments",
-            hint="`pumphouse schema show --at TIME` lists those of a moment",
+            hint="a table is written as DATABASE.TABLE, or as a pattern (shop.%); `pumphouse schema show --at TIME` "
+            "lists those of a moment",
         )
     return frozenset(found)
 
