@@ -62,8 +62,8 @@ _MOST = 20
 @click.option(
     "--redo",
     type=_PATH,
-    help="Where the statements go that undo it (default: beside --sql; with --apply, flashback-FROM-UNTIL.redo.sql, to "
-    "which a later run adds).",
+    help="Where the statements go that undo it (default: beside --sql; with --apply, "
+    "flashback-SERVER-FROM-UNTIL.redo.sql, to which a later run adds).",
 )
 @click.option("--report", type=_PATH, help="Write each row that stays as it is to this file, a JSON object a line.")
 @click.option("--accept-losses", is_flag=True, help="Go on even if something since the first change was declared lost.")

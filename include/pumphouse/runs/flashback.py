@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -245,7 +246,8 @@ class _Runner:
         self._sql = None if files.sql is None else SqlFile(files.sql, [f"Does {what}.", stop], new=True)
         redo = files.redo or (None if files.sql is None else files.sql.with_suffix(".redo.sql"))
         if redo is None and apply:
-            redo = Path(f"flashback-{int(report.after)}-{int(report.until)}.redo.sql")
+            server = re.sub(r"[^\w.@-]+", "-", report.server)
+            redo = Path(f"flashback-{server}-{int(report.after)}-{int(report.until)}.redo.sql")
         self._redo = None if redo is None else SqlFile(redo, [f"Undoes {what}.", stop], new=not apply, undoes=True)
         self._path = files.report
 
