@@ -92,15 +92,15 @@ class Chain:
             for name in names:
                 _run(server, f"DROP DATABASE IF EXISTS {name}")
         if ("history",) in _run(self.at_source, "SHOW DATABASES"):
-            settings = self._settings("none")
+            settings = self.settings("none")
             if any(db == "shop" for db, _ in tables(settings.history)):
-                self._import(settings, drop=("shop",))
+                self.import_(settings, drop=("shop",))
 
     def round(self) -> None:
         """From an empty source to an equal target, twice; BinlogError, AssertionError."""
-        settings = self._settings(f"r{next(self._rounds)}")
+        settings = self.settings(f"r{next(self._rounds)}")
         self._fill()
-        self._import(settings)
+        self.import_(settings)
         with Parts(settings) as parts:
 
             def cut() -> None:
@@ -113,13 +113,13 @@ class Chain:
             self._equal()
             self._change(settings)
             _run(self.at_source, "ALTER TABLE shop.old ADD COLUMN w VARCHAR(20) NOT NULL DEFAULT 'new', ADD KEY (w)")
-            self._import(settings)
+            self.import_(settings)
             cut()
             load.run(settings)
             self._equal()
         shutil.rmtree(self.directory / "archives")
 
-    def _import(self, settings: Settings, drop: tuple[str, ...] = ()) -> None:
+    def import_(self, settings: Settings, drop: tuple[str, ...] = ()) -> None:
         history = history_server(settings.history)
         assert history is not None
         jobs = MysqlTableSource(history, "history", "jobs")
@@ -169,7 +169,7 @@ class Chain:
             client.write_commit(binlog.commit(self.cluster.tso()), start)
             assert client.flush(20)
 
-    def _settings(self, name: str) -> Settings:
+    def settings(self, name: str) -> Settings:
         def server(dsn: Dsn) -> dict[str, Any]:
             return {"host": dsn.host, "port": dsn.port, "user": dsn.user, "password": dsn.password}
 
@@ -223,19 +223,26 @@ def _run(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+@contextlib.contextmanager
+def chained(directory: Path) -> Iterator[Chain]:
+    """Both servers and the Pump."""
     with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(directory_in_memory())
+        data = stack.enter_context(directory_in_memory())
         servers = [
-            stack.enter_context(MariaDbServer(directory / name, arguments=("--log-bin", "--server-id=7")))
+            stack.enter_context(MariaDbServer(data / name, arguments=("--log-bin", "--server-id=7")))
             for name in ("source", "target")
         ]
-        made = Chain(tmp_path_factory.mktemp("chain"), *(server.dsn for server in servers))
+        made = Chain(directory, *(server.dsn for server in servers))
         with PumpServer(made.directory, made.cluster).start():
             yield made
         made.at_source.close()
         made.at_target.close()
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    with chained(tmp_path_factory.mktemp("chain")) as made:
+        yield made
 
 
 # Seen in the wild, on servers of others: limits, safe modes, what an ORM or a ticket asked for.

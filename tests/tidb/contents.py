@@ -19,8 +19,8 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 from pymysql.err import ProgrammingError
 
-from pumphouse.diff.rows import canonical_json
 from pumphouse.mysql.dsn import Dsn
+from pumphouse.proof.jsonvalue import canonical_json
 from pumphouse.settings import TargetSettings
 
 _SYSTEM = {"mysql", "information_schema", "performance_schema", "metrics_schema", "sys", "test", "pumphouse"}

@@ -123,7 +123,6 @@ def _print_difference(table: ProvenTable) -> None:
     there = "" if table.there == table.name else f" ({table.there} on the target)"
     if table.why:
         click.echo(f"{table.name}{there}: {table.why}")
-        return
     for each in table.different[:_SHOWN_RANGES]:
         low = "" if each.low is None else f"from {each.low} "
         below = "" if each.below is None else f"below {each.below} "

@@ -10,9 +10,12 @@ A row's text is the texts of its columns, one behind the other, so that it can b
   ``#``, the hexadecimal SHA-256 of them and a comma, because a server cuts off what is larger than a packet.
 
 The checksum of a row is the first 64 bits of the SHA-256 of its text; that of rows is the sum modulo 2^64. So order
-does not matter, and two equal rows count twice. `pumphouse.proof.archived` renders what the archive has;
-`pumphouse.proof.servers` has the server render what it has. They share this page and no code: a load writes rows by a
-third way (`pumphouse.loader.textrows`), whose mistakes must not be in both.
+does not matter, and two equal rows count twice. A MariaDB keeps the text of JSON that it was given: where rows differ
+there, those that have one value (`pumphouse.proof.alike`) count with the target's text.
+
+`pumphouse.proof.archived` renders what the archive has; `pumphouse.proof.servers` has the server render what it has.
+They share this page and no code: a load writes rows by a third way (`pumphouse.loader.textrows`), whose mistakes must
+not be in both.
 """
 
 from __future__ import annotations
@@ -73,12 +76,17 @@ _CALLED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """A column that checksums are of. ``scale``: digits behind the point of a `FIXED` one; ``called``: types there."""
+    """A column that checksums are of.
+
+    ``scale``: digits behind the point of a `FIXED` one; ``called``: types there; ``json``: its texts are JSON, of which
+    two may have one value.
+    """
 
     name: str
     form: Form
     scale: int
     called: frozenset[str]
+    json: bool = False
 
 
 def proven(column: ColumnInfo, dialect: Dialect) -> Proven | str:
@@ -98,4 +106,4 @@ def proven(column: ColumnInfo, dialect: Dialect) -> Proven | str:
         scale = max(column.type.decimal, 0)
     elif kind in (Kind.DATETIME, Kind.TIME):
         scale = fsp_of(column.type.decimal)
-    return Proven(name=column.name, form=form, scale=scale, called=called)
+    return Proven(name=column.name, form=form, scale=scale, called=called, json=kind is Kind.JSON)

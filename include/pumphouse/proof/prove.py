@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -19,7 +19,17 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.proofs import NO_ROWS, DifferingRow, Outcome, Proof, ProvenRange, ProvenTable, Sums, write_proof
+from pumphouse.archive.proofs import (
+    MODULUS,
+    NO_ROWS,
+    DifferingRow,
+    Outcome,
+    Proof,
+    ProvenRange,
+    ProvenTable,
+    Sums,
+    write_proof,
+)
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ColumnMismatch, DuplicateKey, LoadError, MissingColumn
@@ -32,6 +42,7 @@ from pumphouse.loader.tables import WantedTables
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import SegmentPart, Work
 from pumphouse.mysql import DUMP
+from pumphouse.proof.alike import pair, value_of, values_of
 from pumphouse.proof.archived import checksums, total
 from pumphouse.proof.gather import Spill
 from pumphouse.proof.plan import Subject, sizes_of, work_of
@@ -48,6 +59,7 @@ PASS_BYTES = 32 << 30
 _SEARCHED_ROWS = 1_000_000
 _SHOWN_ROWS = 5
 _WRITE_S = 10.0
+_BY_TEXT = "its JSON ({}) could only be compared as text, and may have the same values, as pumphouse diff tells"
 _UNTOLD = "the archive alone does not tell its rows"
 
 
@@ -107,6 +119,7 @@ class Prover:
         self._written = clock.monotonic()
         self._tables: dict[str, ProvenTable] = {each.name: each for each in proof.tables}
         self._sides: dict[str, Side] = {}
+        self._unsearched: dict[str, str] = {}  # table -> why nobody looked for the rows that differ
 
     def run(self) -> Proof:
         """The proof, ended."""
@@ -246,7 +259,11 @@ class Prover:
             for name in names:
                 for at in range(len(self._tables[name].ranges)):
                     self._set(name, at, archive=found.get((name, at), NO_ROWS))
-                self._tables[name] = replace(self._tables[name], rows=tuple(rows[name][: 2 * _SHOWN_ROWS]))
+                table = replace(self._tables[name], rows=tuple(rows[name][: 2 * _SHOWN_ROWS]))
+                json, why = self._sides[name].json, self._unsearched.get(name)
+                if json and why and table.outcome is Outcome.DIFFERENT:
+                    table = replace(table, why=f"{_BY_TEXT.format(', '.join(json))}: {why}", differs=True)
+                self._tables[name] = table
 
     def _buckets(self, name: str, spill: Spill) -> Iterator[_Bucket]:
         """Of a table with ranges each has a bucket, and may be empty here; else whatever there is."""
@@ -271,41 +288,60 @@ class Prover:
             return f"{_UNTOLD}: the log takes rows away that neither it nor the dump has brought", []
         here = Sums(int(counts.sum()), total(each, counts))
         known = table.ranges[bucket.range]
-        if known.target in (None, here) or not bucket.alone:
+        if known.target in (None, here):
             return here, []
-        return here, self._search(table, side, known, rows, _net(each, counts) if net is None else net, each)
+        if why := _unsearched(bucket, side, known, len(each)):
+            self._unsearched[table.name] = why
+            return here, []
+        try:
+            return self._search(table, side, known, here, rows, _net(each, counts) if net is None else net, each)
+        except LoadError as error:
+            self._unsearched[table.name] = error.message
+            return here, []
 
     def _search(
         self,
         table: ProvenTable,
         side: Side,
         known: ProvenRange,
+        here: Sums,
         rows: pa.Table | None,
         ours: dict[int, int],
         each: np.ndarray,
-    ) -> list[DifferingRow]:
-        """Some of the rows that only one side has; none where the target has gone on, or where there are too many."""
+    ) -> tuple[Sums, list[DifferingRow]]:
+        """Some of the rows that only one side has; and the sums, in which JSON of one value has the target's text."""
         given, there = self._given, [name for _, name in side.named]
-        if not there or max(len(each), 0 if known.target is None else known.target.rows) > _SEARCHED_ROWS:
-            return []
-        try:
-            with snapshots(given.target, 1, given.stand, given.section) as (session,):
-                theirs = rows_of(session, side.there, side.columns, there, table.key, known)
-        except LoadError:
-            return []
-        counted = Counter(number for number, _ in theirs)
-        found = []
-        missing = Counter(ours) - counted
+        missing, extra = Counter(ours), Counter[int]()
+        values: dict[int, bytes] = {}
+        named: list[tuple[int, Mapping[str, Any]]] = []
+        with snapshots(given.target, 1, given.stand, given.section) as (session,):
+            for row in rows_of(session, side.there, side.columns, there, table.key, known):
+                if missing[row.checksum] > 0:
+                    missing[row.checksum] -= 1
+                    continue
+                extra[row.checksum] += 1
+                named.append((row.checksum, row.named))
+                if side.json:
+                    values[row.checksum] = value_of(row.plain, row.json)
+        missing = +missing
+        at = np.zeros(0, np.int64)
         if rows is not None and missing:
-            at = np.flatnonzero(np.isin(each, np.array(list(missing), np.uint64)))[:_SHOWN_ROWS]
-            taken = rows.select([name for name, _ in side.named]).take(pa.array(at)).to_pylist()
+            numbers, first = np.unique(each, return_index=True)
+            at = np.sort(first[np.isin(numbers, np.array(list(missing), np.uint64))])
+        if rows is not None and side.json and extra and len(at):
+            ours_by = dict(zip(each[at].tolist(), values_of(rows, side.rendered, at), strict=True))
+            more = pair(missing, extra, ours_by, values)
+            here = Sums(here.rows, (here.sum + more) % MODULUS)
+            at = at[[missing[number] > 0 for number in each[at].tolist()]]
+        found = []
+        if rows is not None:
+            taken = rows.select([name for name, _ in side.named]).take(pa.array(at[:_SHOWN_ROWS])).to_pylist()
             found += [DifferingRow(side="archive", row=_row(row)) for row in taken]
-        extra = counted - Counter(ours)
-        for number, row in theirs:
+        for number, shown_by in named:
             if extra[number] > 0 and len(found) < 2 * _SHOWN_ROWS:
                 extra[number] -= 1
-                found.append(DifferingRow(side="target", row=_row(row)))
-        return found
+                found.append(DifferingRow(side="target", row=_row(shown_by)))
+        return here, found
 
     # -- what is known -------------------------------------------------------------------------------------------
 
@@ -328,6 +364,17 @@ class Prover:
         self._proof = replace(self._proof, tables=tuple(self._tables[name] for name in sorted(self._tables)))
         if self._given.kept:
             write_proof(self._given.archive, self._proof)
+
+
+def _unsearched(bucket: _Bucket, side: Side, known: ProvenRange, rows: int) -> str:
+    """Why nobody looks for the rows of a bucket that differ, or ''."""
+    if not side.there[1]:
+        return "the target was asked by a run that was killed; prove again"
+    if not bucket.alone:
+        return "the table has no integer key, and more than one part of load.unit_bytes"
+    if max(rows, 0 if known.target is None else known.target.rows) > _SEARCHED_ROWS:
+        return f"one part of load.unit_bytes has more than {_SEARCHED_ROWS:,} rows"
+    return ""
 
 
 def _net(each: np.ndarray, counts: np.ndarray) -> dict[int, int]:

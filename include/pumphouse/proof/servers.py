@@ -54,6 +54,23 @@ class ColumnThere:
     computed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowThere:
+    """A row of the server.
+
+    Args:
+        checksum: of all columns that are compared.
+        plain: of those that are not JSON; 0 where there is no JSON, or nothing else.
+        json: texts of the others.
+        named: the columns that name it.
+    """
+
+    checksum: int
+    plain: int
+    json: tuple[str | None, ...]
+    named: Mapping[str, Any]
+
+
 def known_dialect(connection: TargetConnection) -> Dialect:
     """What kind of server it is; UsageError where this release has no checksums in its SQL."""
     if connection.dialect is Dialect.TIDB:
@@ -181,20 +198,34 @@ def rows_of(
     named: Sequence[str],
     key: str,
     bounds: ProvenRange,
-) -> list[tuple[int, Mapping[str, Any]]]:
-    """Checksum of each row of a range, and the columns that name it."""
-    shown = ", ".join(quote(name) for name in named)
-    found = _asked(
-        session,
-        f"SELECT {checksum(columns, session.dialect)}, {shown} FROM {qualified(*table)}{_where(key, bounds)}",
-        table,
-    )
-    return [(int(first), dict(zip(named, rest, strict=True))) for first, *rest in found]
+) -> Iterator[RowThere]:
+    """Each row of a range; ``named``: the columns that name it."""
+    plain = [each for each in columns if not each[0].json]
+    json = [quote(there.name) for column, there in columns if column.json]
+    asked = [checksum(columns, session.dialect), checksum(plain, session.dialect) if json and plain else "0"]
+    asked += [*json, *map(quote, named)]
+    statement = f"SELECT {', '.join(asked)} FROM {qualified(*table)}{_where(key, bounds)}"
+    with _unchanged(session, table):
+        for some in session.stream(statement):
+            for number, without, *rest in some:
+                yield RowThere(
+                    checksum=int(number),
+                    plain=int(without),
+                    json=tuple(None if text is None else _text(text) for text in rest[: len(json)]),
+                    named=dict(zip(named, rest[len(json) :], strict=True)),
+                )
 
 
 def _asked(session: TargetConnection, statement: str, table: tuple[str, str]) -> list[tuple[Any, ...]]:
-    try:
+    with _unchanged(session, table):
         return session.query(statement)
+
+
+@contextmanager
+def _unchanged(session: TargetConnection, table: tuple[str, str]) -> Iterator[None]:
+    """TargetBusy where a DDL has changed a table."""
+    try:
+        yield
     except StatementFailed as error:
         if error.code == _CHANGED:
             raise TargetBusy(

@@ -41,6 +41,11 @@ class Side:
         found = [(column.name, there.name) for column, there in self.columns]
         return tuple(each for each in found if each[0] in self.wanted.key) or tuple(found[:_SHOWN_COLUMNS])
 
+    @property
+    def json(self) -> tuple[str, ...]:
+        """Columns whose texts are JSON."""
+        return tuple(each.name for each in self.rendered if each.json)
+
 
 def side_of(
     table: ProvenTable, source: TableInfo, wanted: Wanted, there: There, dialect: Dialect

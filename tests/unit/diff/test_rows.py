@@ -2,7 +2,8 @@
 
 import pytest
 
-from pumphouse.diff.rows import Column, canonical_json, encoder, float_bytes, row_digest, select_expression
+from pumphouse.diff.rows import Column, encoder, float_bytes, row_digest, select_expression
+from pumphouse.proof.jsonvalue import canonical_json
 
 
 @pytest.mark.parametrize(
