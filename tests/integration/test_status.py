@@ -32,6 +32,7 @@ from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
+from pumphouse.runs.proof import prove
 from pumphouse.settings import LoadRule, Settings, TargetSettings
 from pumphouse.status.exposition import exposition
 from pumphouse.status.findings import findings
@@ -193,6 +194,32 @@ def test_tables_without_a_checkpoint_and_a_table_that_a_gone_rule_left_out_are_n
     assert left.next == "pumphouse load --resync d.u"
     load.run(mine, resync="d.u")
     assert not [each for each in found(look(mine), "[target]") if "d.u" in each.what]
+
+
+@pytest.mark.row("R4")
+def test_a_red_proof_is_an_error_until_a_later_one_found_its_tables_equal(
+    mine: Settings, source: MadeSource, target: TargetConnection
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [column(1, "id", flag=3)])
+        with source.txn() as t:
+            t.insert(table, id=1)
+    source.genesis()
+    load.run(mine)
+
+    def red_ones() -> list[Finding]:
+        return [each for each in found(look(mine, within_s=20), "[target]") if "proof" in each.what]
+
+    target.execute("DELETE FROM d.t")
+    assert not prove(mine).equal
+    (red,) = red_ones()
+    assert (red.severity, "DIFFERENT: d.t" in red.what) == (Severity.ERROR, True)
+    assert red.next == "pumphouse archive prove; pumphouse archive proofs --tables"
+    assert prove(mine, tables=["d.u"]).equal
+    assert red_ones() == [red], "it says nothing of d.t"
+    target.execute("INSERT INTO d.t VALUES (1)")
+    assert prove(mine, tables=["d.t"]).equal
+    assert not red_ones()
 
 
 def test_an_archive_without_a_dump_restores_nothing_and_says_so(mine: Settings, source: MadeSource) -> None:

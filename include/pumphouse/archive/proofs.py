@@ -25,6 +25,7 @@ KIND = "proof"
 # Task of the proof of a drill, whose rows are gone by now.
 DRILL = "drill"
 MODULUS = 1 << 64
+_LATEST = 16
 _REMEDY = "delete it, then prove again: pumphouse archive prove"
 
 
@@ -365,10 +366,13 @@ def write_proof(archive: Archive, proof: Proof) -> None:
     archive.store.put(proof.key, proof.to_json())
 
 
-def read_proofs(archive: Archive) -> tuple[Proof, ...]:
-    """Every proof, by when it was begun; one that cannot be read is none, and `archive verify` names it."""
+def read_proofs(archive: Archive, last: int | None = None) -> tuple[Proof, ...]:
+    """Every proof, by when it was begun; one that cannot be read is none, and `archive verify` names it.
+
+    ``last``: only so many, of the latest moments.
+    """
     found = []
-    for each in archive.store.list(PROOFS):
+    for each in list(archive.store.list(PROOFS))[-last if last else None :]:
         try:
             found.append(Proof.from_json(each.key, archive.store.get(each.key)))
         except BinlogError as error:
@@ -380,6 +384,23 @@ def newest_proof(archive: Archive) -> Proof | None:
     """The last one that has ended, of a server that still has the rows."""
     found = (each for each in reversed(read_proofs(archive)) if each.task != DRILL)
     return next((each for each in found if each.ended_ms is not None), None)
+
+
+def red_proofs(archive: Archive) -> tuple[Proof, ...]:
+    """Of each server and task the newest proof that is red, unless a later one found equal what differed in it.
+
+    Only proofs of the latest moments are looked at.
+    """
+    red: dict[tuple[str, str], Proof] = {}
+    for proof in read_proofs(archive, last=_LATEST):
+        of = proof.target, proof.task
+        if proof.verdict == "DIFFERENT" and proof.task != DRILL:
+            red[of] = proof
+        elif proof.equal and of in red:
+            differed, equal = red[of].of(Outcome.DIFFERENT), {each.name for each in proof.of(Outcome.EQUAL)}
+            if not proof.only or not (red[of].unexpected or {each.name for each in differed} - equal):
+                del red[of]
+    return tuple(red.values())
 
 
 def _texts(value: Any) -> dict[str, str]:

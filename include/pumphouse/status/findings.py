@@ -21,6 +21,7 @@ _SHORTEST_LATE_S = 300.0
 HELD_S = 60.0
 # A transaction is not under way for so long: its prewrite has lost its outcome, or somebody holds it.
 OPEN_S = 10.0
+_SHOWN = 5
 
 
 def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Finding, ...]:
@@ -32,7 +33,7 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
         settings: all of them.
     """
     # First of all: what everything else is for does not work.
-    found = [*_drill(status, settings), *_cluster(status, no_cluster)]
+    found = [*_drill(status, settings), *_proofs(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
         late = _late(status, settings)
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
@@ -67,6 +68,21 @@ def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
     elif into and status.archive.end is not None and (last is None or last.age_s > settings.drill.max_age_s):
         what = "none has ended yet" if last is None else f"the last one ended {last.age_s / 86_400:.1f} days ago"
         yield _warning(f"drill into {into}", what, f"pumphouse drill --into {into}")
+
+
+def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
+    """The newest proof of each target, where it is red; not of one that was restored to an earlier moment since."""
+    for proof in status.archive.red:
+        for each in status.targets:
+            if (each.address, each.task) != (proof.target, proof.task) or each.at is None or each.at < proof.at:
+                continue
+            name = each.section.removeprefix("targets.")
+            how = "" if name == "target" else f" --on {name}"
+            how += "" if each.task == settings.load.task else f" --task {each.task}"
+            what = f"the newest proof, at {show(proof.at)}, is DIFFERENT: {', '.join(proof.tables[:_SHOWN])}"
+            more = f" and {len(proof.tables) - _SHOWN} more" if len(proof.tables) > _SHOWN else ""
+            again = f"pumphouse archive prove{how}; pumphouse archive proofs --tables"
+            yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
 
 
 def _late(status: Status, settings: Settings) -> float:

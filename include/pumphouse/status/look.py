@@ -17,6 +17,7 @@ from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import last_drill
 from pumphouse.archive.failed import read_failed
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
+from pumphouse.archive.proofs import Outcome, Proof, red_proofs
 from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
@@ -41,7 +42,16 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
-from pumphouse.status.report import ArchiveStatus, ConsumerStatus, DrillStatus, HeldBy, PumpState, Status, TargetStatus
+from pumphouse.status.report import (
+    ArchiveStatus,
+    ConsumerStatus,
+    DrillStatus,
+    HeldBy,
+    PumpState,
+    RedProof,
+    Status,
+    TargetStatus,
+)
 
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
@@ -173,7 +183,13 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         failed=_failed(archive, last),
         without={each.name: each.why for base in archive.bases(MAX_TSO)[-1:] for each in base.without},
         drill=_drill(archive, now),
+        red=tuple(_red(each) for each in red_proofs(archive)),
     )
+
+
+def _red(proof: Proof) -> RedProof:
+    names = (*(each.name for each in proof.of(Outcome.DIFFERENT)), *proof.unexpected)
+    return RedProof(target=proof.target, task=proof.task, at=proof.at, tables=names)
 
 
 def _drill(archive: Archive, now: Tso) -> DrillStatus | None:

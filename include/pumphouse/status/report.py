@@ -53,6 +53,16 @@ class DrillStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RedProof:
+    """A proof that found a difference: of which server and task, at which moment, and in which tables."""
+
+    target: str
+    task: str
+    at: Tso
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
 
@@ -62,7 +72,7 @@ class ArchiveStatus:
     since. ``without``: tables that its newest dump lacks by a rule, with the reason. ``next``: what has to be typed
     before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
-    ``drill`` None: none has ended.
+    ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
     """
 
     url: str
@@ -81,6 +91,7 @@ class ArchiveStatus:
     next: str = ""
     doubts: tuple[str, ...] = ()
     drill: DrillStatus | None = None
+    red: tuple[RedProof, ...] = ()
     problem: str = ""
 
 
