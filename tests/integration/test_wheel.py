@@ -181,11 +181,11 @@ def test_dags_parse_and_a_pump_is_archived_in_what_others_hold_fixed(
         "PUMPHOUSE_CLUSTER__URL": f"file://{tmp_path}/cluster",
         "PUMPHOUSE_ARCHIVE__ROOT": f"file://{tmp_path}/archive",
         "PUMPHOUSE_SCHEMA__HISTORY": f"mysql://root@127.0.0.1:{server.port}/history.jobs",
-        "PUMPHOUSE_SCHEMA__HISTORY_PASSWORD": server.password,
+        "PUMPHOUSE_SCHEMA__HISTORY_PASSWORD": server.password.get_secret_value(),
         "PUMPHOUSE_SOURCE__HOST": "127.0.0.1",
         "PUMPHOUSE_SOURCE__PORT": str(server.port),
         "PUMPHOUSE_SOURCE__USER": "root",
-        "PUMPHOUSE_SOURCE__PASSWORD": server.password,
+        "PUMPHOUSE_SOURCE__PASSWORD": server.password.get_secret_value(),
     }
     with subprocess.Popen(
         [python, "-m", "pumphouse", "pump", "run", "--data-dir", tmp_path / "data", "--addr", "127.0.0.1:0"],
