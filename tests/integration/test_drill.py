@@ -14,7 +14,7 @@ from pumphouse.archive.layout import DRILLS
 from pumphouse.archive.proofs import newest_proof, read_proofs
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
-from pumphouse.errors import BinlogError, CorruptionError, RestoreError, TargetBusy, UsageError
+from pumphouse.errors import BinlogError, CorruptionError, LoadError, RestoreError, TargetBusy, UsageError
 from pumphouse.executor.executor import Executor
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
@@ -314,3 +314,25 @@ def test_the_commands_tell_the_trend_and_status_when_there_was_no_drill_for_long
     assert len(read_drills(source.archive)) == 1
     assert [each.key for each in verify(source.archive).problems] == [stored]
     assert Drill.from_json(stored, whole).green
+
+
+def test_a_moment_behind_a_ddl_that_cannot_be_carried_out_is_drawn_again(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID])
+    put(source, "t", 1)
+    source.genesis()
+    for n in range(2, 6):
+        put(source, "t", n)
+        source.cut()
+    before = source.archive.end()
+    source.ddl(211, source.tables["t"].info.id, "SOMETHING NEW", TableInfo=source.tables["t"].info.raw)
+    put(source, "t", 9)
+    end = source.cut()
+    for seed in range(12):
+        found = drill(settings, seed=seed).drill
+        assert found.green
+        assert found.at <= before
+    with pytest.raises(LoadError):
+        drill(settings, at=end)
+    assert read_drills(source.archive)[-1].verdict == "failed"

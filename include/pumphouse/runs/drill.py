@@ -9,6 +9,7 @@ next one, or by `clean`. How each ended is kept in the archive (`pumphouse.archi
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
@@ -22,7 +23,7 @@ from pumphouse.archive.layout import attempt_id
 from pumphouse.archive.proofs import Outcome, Proof
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import BinlogError, TargetBusy, TargetUnreachable, UsageError
+from pumphouse.errors import BinlogError, LoadError, TargetBusy, TargetUnreachable, UnknownDdl, UsageError
 from pumphouse.executor.build import leave
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
@@ -47,6 +48,8 @@ log = structlog.get_logger()
 
 # Moments that are drawn before it is said that there was never a table.
 _DRAWN = 100
+# And before it is said that none of them can be restored.
+_PLANNED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +134,22 @@ def _carried_out(
     progress: Progress,
 ) -> DrillReport:
     target, chosen = connection.settings, Chosen(tables=settings.drill.tables)
-    if at is None:
-        at = _drawn(read_view(kept.archive), chosen, kept.drill.seed or 0)
-    kept.drill = replace(kept.drill, at=at)
-    log.info("drill", moment=show(at), seed=kept.drill.seed, server=connection.name, again=kept.drill.again)
-    view = read_view(kept.archive, upto=at)
-    plan = plan_parts(view, at, chosen=chosen, target=target, settings=settings.load, drill=True)
+    moments = iter([at]) if at is not None else _drawn(read_view(kept.archive), chosen, kept.drill.seed or 0)
+    for moment in moments:
+        kept.drill = replace(kept.drill, at=moment)
+        log.info("drill", moment=show(moment), seed=kept.drill.seed, server=connection.name, again=kept.drill.again)
+        view = read_view(kept.archive, upto=moment)
+        try:
+            plan = plan_parts(view, moment, chosen=chosen, target=target, settings=settings.load, drill=True)
+            break
+        except LoadError as error:
+            # Behind a DDL that cannot be carried out, up to the next dump. Of a named moment it is the answer.
+            if at is not None or not isinstance(error.__cause__, UnknownDdl):
+                raise
+            log.warning("drill_moment_passed_over", moment=show(moment), why=error.message)
+            refused = error
+    else:
+        raise refused
     check = check_parts(connection, plan, view, settings.cluster.url)
     with ours_there(connection):  # another drill may come to its end
         owner = own_target(
@@ -206,20 +219,23 @@ class _Kept:
         write_drill(self.archive, self.drill, keep=self._keep)
 
 
-def _drawn(view: ArchiveView, chosen: Chosen, seed: int) -> Tso:
-    """A moment that can be restored, and at which there is a table; without one UsageError."""
+def _drawn(view: ArchiveView, chosen: Chosen, seed: int) -> Iterator[Tso]:
+    """Moments at which there is a table, some of them at most; UsageError where there is none."""
     rng = Random(seed)  # noqa: S311 - nobody guesses it
     low = view.bases[0].ts if view.bases else view.genesis.ts
-    for left in reversed(range(_DRAWN)):
+    left = _PLANNED
+    for draw in range(_DRAWN):
         at = Tso(rng.randrange(low, view.end + 1))
         try:
             chosen.of(view.timeline, at)
         except UsageError:
-            if not left:
+            if draw == _DRAWN - 1 and left == _PLANNED:
                 raise
-        else:
-            break
-    return at
+            continue
+        yield at
+        left -= 1
+        if not left:
+            return
 
 
 def _now_ms() -> int:
