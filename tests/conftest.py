@@ -63,6 +63,7 @@ def _only_on_mysql(config: pytest.Config, items: list[pytest.Item]) -> None:
         of_mariadb = item.get_closest_marker("mariadb")
         reason = kind.MISSING_MYSQL or (of_mariadb.args[0] if of_mariadb else "")
         if reason:
+            # There is no MySQL here, or the test is of what a MariaDB alone can do: the reason says which.
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
