@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.segment import read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash, walk
 from pumphouse.errors import UsageError
 from pumphouse.flashback.links import Links
 from pumphouse.flashback.plan import Subject
+from pumphouse.loader.context import read_piece
 from pumphouse.loader.decode import Layouts, groups_of, moved_of
 from pumphouse.loader.held import images_of
 from pumphouse.loader.report import Progress
@@ -167,14 +167,7 @@ class Changes:
         pieces: list[SegmentPart] = list(pieces_of(self._view.between(after, upto), after, upto, ids))
         for done, piece in enumerate(pieces):
             self._tell(what, done, len(pieces))
-            yield from read_segment(
-                self._archive.store,
-                piece.segment,
-                after=piece.after,
-                upto=piece.upto,
-                columns=_COLUMNS,
-                drop=piece.drop,
-            )
+            yield from read_piece(self._archive.store, piece, _COLUMNS)
         self._tell(what, len(pieces), len(pieces))
 
     def _add(self, batch: pa.RecordBatch, *, whole: bool) -> None:

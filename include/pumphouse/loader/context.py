@@ -20,6 +20,7 @@ from pumphouse.archive.segment import peek_segment, read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import SegmentPart, Work
+from pumphouse.objectstore.base import ObjectStore
 from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.route import NO_ROUTES, Routes
@@ -79,19 +80,17 @@ class LoadContext:
         yield from peek_segment(self.archive.store, piece.segment, columns=columns, at=at, most=most)
 
     def read(self, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Binlogs of a piece, held against the digest that the plan was made with."""
-        yield from read_segment(
-            self.archive.store,
-            piece.segment,
-            after=piece.after,
-            upto=piece.upto,
-            columns=columns,
-            drop=piece.drop,
-        )
+        """Binlogs of a piece."""
+        yield from read_piece(self.archive.store, piece, columns)
 
     def read_rows(self, piece: SegmentPart) -> Iterator[pa.RecordBatch]:
         """Rows of a dump's piece of columns."""
         yield from read_columns_of(self.archive.store, piece.segment)
+
+
+def read_piece(store: ObjectStore, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Binlogs of a piece, held against the digest that the plan was made with."""
+    yield from read_segment(store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop)
 
 
 @lru_cache(maxsize=2)

@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.segment import read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, walk
 from pumphouse.codec.layout import arrow_field
 from pumphouse.errors import CodecError, UnknownTable, UsageError
+from pumphouse.loader.context import read_piece
 from pumphouse.loader.decode import Layouts, groups_of
 from pumphouse.loader.held import images_of
 from pumphouse.loader.keys import key_columns
@@ -156,10 +156,7 @@ class _Finder:
         self._tell("reading segments", 0, len(pieces))
 
         def told(piece: SegmentPart) -> Iterator[pa.RecordBatch]:
-            store, columns = self._archive.store, _COLUMNS
-            yield from read_segment(
-                store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop
-            )
+            yield from read_piece(self._archive.store, piece, _COLUMNS)
             self._tell("reading segments", next(done), len(pieces))
 
         wanted = np.array(sorted(ids), np.int64)
