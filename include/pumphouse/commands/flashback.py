@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ _MOST = 20
 
 @click.command()
 @click.option("--from", "since", metavar="TIME", help="Changes that were committed after this TIME.")
-@click.option("--until", metavar="TIME", help="Changes up to this TIME, inclusive.")
+@click.option("--until", metavar="TIME", help="Changes up to this TIME, inclusive, or to latest, the archive's end.")
 @click.option(
     "--txn",
     "txns",
@@ -99,6 +100,7 @@ def flashback(
     as it is, and is reported; with --apply, the exit code is 3 then. It needs the archive and the server, and no
     cluster.
     """
+    from pumphouse.restore.plan import LATEST, parse_moment
     from pumphouse.runs.flashback import Chosen, Files, run
 
     if sql is not None and apply_:
@@ -107,8 +109,10 @@ def flashback(
         raise UsageError("there is nothing to undo: --redo needs --apply or --sql")
     settings, section = aimed(context.settings, into, parts=True)
     with naming(into if section == "target" else "target"), bar(enabled=not as_json) as progress:
-        after, upto = (None if each is None else read_time(settings, each) for each in (since, until))
-        chosen = Chosen(after=after, until=upto, txns=tuple(map(Tso, txns)), tables=tables, keys=keys)
+        after = None if since is None else read_time(settings, since)
+        upto = None if until is None else parse_moment(until, partial(read_time, settings, word=LATEST))
+        latest = until is not None and upto is None
+        chosen = Chosen(after=after, until=upto, latest=latest, txns=tuple(map(Tso, txns)), tables=tables, keys=keys)
         done = run(
             settings,
             chosen=chosen,

@@ -53,6 +53,7 @@ class Chosen:
     Args:
         after: commit ts, exclusive; None = that of the first of ``txns``.
         until: commit ts, inclusive; None = that of the last of ``txns``.
+        latest: up to the archive's end, in place of ``until``.
         txns: commit ts of transactions; () = all of the range.
         tables: ``database.table``, also as patterns; () = all.
         keys: primary keys, of several columns as a line of CSV; () = all rows.
@@ -60,18 +61,20 @@ class Chosen:
 
     after: Tso | None = None
     until: Tso | None = None
+    latest: bool = False
     txns: tuple[Tso, ...] = ()
     tables: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
 
-    def sought(self) -> Sought:
-        """The range; UsageError."""
-        if not self.txns and (self.after is None or self.until is None):
-            raise UsageError("which changes?", hint="--from TIME --until TIME, or --txn COMMIT_TS")
+    def sought(self, end: Tso) -> Sought:
+        """The range, of an archive that ends at ``end``; UsageError."""
+        upto = end if self.latest else self.until
+        if not self.txns and (self.after is None or upto is None):
+            raise UsageError("which changes?", hint="--from TIME --until TIME (or latest), or --txn COMMIT_TS")
         if self.keys and len(self.tables) != 1:
             raise UsageError("--key is of one table", hint="name it: --table DB.TABLE")
         after = Tso(min(self.txns) - 1) if self.after is None else self.after
-        until = Tso(max(self.txns)) if self.until is None else self.until
+        until = Tso(max(self.txns)) if upto is None else upto
         outside = [each for each in self.txns if not after < each <= until]
         if after >= until or outside:
             what = f"transaction {show(outside[0])} does not lie" if outside else "nothing lies"
@@ -129,9 +132,10 @@ def run(
         RestoreError: a table cannot be put back, or the archive has losses.
         TargetBusy: somebody else holds the rows.
     """
-    sought, target = chosen.sought(), named_target(settings, into)
+    target = named_target(settings, into)
     with Parts(settings) as parts, TargetConnection.open(target, session=FLASHBACK, section=into, owner=True) as there:
         archive = parts.readable_archive
+        sought = chosen.sought(archive.end())
         view = _view(archive, sought)
         moment = view.end if into == "source" else _moment(there, settings, archive, sought, view.end)
         found = subjects(view, sought, moment)
