@@ -24,6 +24,7 @@ MODULES = (
     "compare",
     "decode",
     "load",
+    "restore",
     "restart",
 )
 

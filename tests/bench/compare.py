@@ -12,35 +12,25 @@ from pathlib import Path
 import psutil
 from pymysql.cursors import SSCursor
 
-from pumphouse.archive.archive import Archive
-from pumphouse.archive.init import init_archive
 from pumphouse.diff.compare import compare
-from pumphouse.dump.run import take_dump
-from pumphouse.mysql.dsn import Dsn
-from pumphouse.objectstore.open import open_store
-from pumphouse.registry.open import open_cluster
 from pumphouse.runs.proof import hold_against
-from pumphouse.settings import ArchiveSettings, Settings, SourceSettings, TargetSettings
-from tests.bench.dump import ROWS, History, fill
+from pumphouse.settings import TargetSettings
+from tests.bench.dump import ROWS, begun, dsn_of, fill
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.load import server_pid
 from tests.bench.pumps import pump
 from tests.support import mariadb
 
 
-def _dsn(server: TargetSettings) -> Dsn:
-    return Dsn(host=server.host, port=server.port, user=server.user, password=server.password.get_secret_value())
-
-
 def _run(server: TargetSettings, *statements: str) -> None:
-    with _dsn(server).connect(autocommit=True) as connection, connection.cursor() as cursor:
+    with dsn_of(server).connect(autocommit=True) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
 
 def _bytes(server: TargetSettings, tables: list[str]) -> int:
     """Of the rows as a client gets them."""
-    with _dsn(server).connect() as connection, connection.cursor() as cursor:
+    with dsn_of(server).connect() as connection, connection.cursor() as cursor:
         found = 0
         for table in tables:
             cursor.execute(
@@ -52,7 +42,7 @@ def _bytes(server: TargetSettings, tables: list[str]) -> int:
 
 def _floors(server: TargetSettings, tables: list[str], size: int) -> tuple[float, float]:
     """MB/s of CHECKSUM TABLE, and of SELECT *."""
-    with _dsn(server).connect(cursorclass=SSCursor) as connection, connection.cursor() as cursor:
+    with dsn_of(server).connect(cursorclass=SSCursor) as connection, connection.cursor() as cursor:
         began = time.perf_counter()
         cursor.execute(f"CHECKSUM TABLE {', '.join(tables)}")
         cursor.fetchall()
@@ -91,7 +81,7 @@ def _diff(work: Path, runs: int) -> Result:
         size = _bytes(server, tables)
 
         def equal(wanted: bool) -> None:
-            report = compare(_dsn(server), _dsn(server), schemas={"d": "e"})
+            report = compare(dsn_of(server), dsn_of(server), schemas={"d": "e"})
             if (report.equal, report.rows) != (wanted, ROWS):
                 raise RuntimeError(f"{report.rows} rows were compared: {report.differences}")
 
@@ -112,16 +102,11 @@ def _proof(work: Path, runs: int) -> Result:
     with mariadb.running(work / "db") as server, pump(work) as running:
         fill(server)
         size = _bytes(server, ["d.sbtest"])
-        source = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
-        cluster, history = open_cluster(running.cluster_url), History(work / "made")
-        kept = ArchiveSettings(root=f"file://{work / 'archive'}", cluster_id=cluster.cluster_id())
-        archive = Archive(open_store(kept), cluster.cluster_id())
-        settings = Settings(archive=kept, source=source)
-        init_archive(archive, cluster, history, settings=settings)
-        take_dump(archive, cluster, history, settings)
+        settings, dump = begun(work, server, running)
+        dump()
 
         def equal() -> None:
-            proof = hold_against(settings, TargetSettings(**dict(source)), section="source")
+            proof = hold_against(settings, TargetSettings(**dict(settings.source)), section="source")
             if not proof.equal or proof.rows != ROWS:
                 raise RuntimeError(f"{proof.verdict}: {proof.rows} rows")
 

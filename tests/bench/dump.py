@@ -11,14 +11,14 @@ from pathlib import Path
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
-from pumphouse.dump.run import take_dump
+from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.model.table import Job
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ArchiveSettings, Settings, SourceSettings, TargetSettings
 from tests.bench.harness import Result, Watch
-from tests.bench.pumps import pump
+from tests.bench.pumps import RunningPump, pump
 from tests.bench.sysbench import table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
@@ -41,10 +41,25 @@ class History:
         return (job for job in self._jobs if job.id > after_id)
 
 
+def dsn_of(server: TargetSettings) -> Dsn:
+    """Where its user gets in."""
+    return Dsn(host=server.host, port=server.port, user=server.user, password=server.password.get_secret_value())
+
+
+def begun(work: Path, server: TargetSettings, running: RunningPump) -> tuple[Settings, Callable[[], DumpReport]]:
+    """A new archive in ``work`` of that server as its source; what takes a dump into it."""
+    source = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
+    cluster, history = open_cluster(running.cluster_url), History(work / "made")
+    kept = ArchiveSettings(root=f"file://{work / 'archive'}", cluster_id=cluster.cluster_id())
+    archive = Archive(open_store(kept), cluster.cluster_id())
+    settings = Settings(archive=kept, source=source)
+    init_archive(archive, cluster, history, settings=settings)
+    return settings, lambda: take_dump(archive, cluster, history, settings)
+
+
 def fill(server: TargetSettings) -> None:
     """A table of so many rows, d.sbtest."""
-    dsn = Dsn(host=server.host, port=server.port, user=server.user, password=server.password.get_secret_value())
-    with dsn.connect(autocommit=True) as connection, connection.cursor() as cursor:
+    with dsn_of(server).connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d")
         cursor.execute("USE d")
         cursor.execute(
@@ -76,18 +91,13 @@ def _dump(work: Path, runs: int) -> Result:
     samples, floors = [], []
     with mariadb.running(work / "db") as server:
         fill(server)
-        source = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
         for n in range(runs):
             each = work / str(n)
             each.mkdir()
             with pump(each) as running:
-                cluster, history = open_cluster(running.cluster_url), History(each / "made")
-                archive_settings = ArchiveSettings(root=f"file://{each / 'archive'}")
-                archive = Archive(open_store(archive_settings), cluster.cluster_id())
-                settings = Settings(archive=archive_settings, source=source)
-                init_archive(archive, cluster, history, settings=settings)
+                _, dump = begun(each, server, running)
                 with Watch() as watch:
-                    report = take_dump(archive, cluster, history, settings)
+                    report = dump()
                 if report.rows != ROWS:
                     raise RuntimeError(f"{report.rows} of {ROWS} rows were dumped")
             samples.append(watch.sample(ROWS, mb_per_s=report.bytes / 1e6 / watch.seconds))

@@ -281,6 +281,22 @@ def test_a_run_that_stands_still_before_it_raised_the_fence_gives_way_to_itself_
 
 
 @pytest.mark.row("L6")
+def test_a_unit_of_an_owner_whose_tables_were_made_again_since_is_refused(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    owner, claim = target
+    owner.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    fence.release(owner)
+    with TargetConnection.open(server) as old, TargetConnection.open(server, owner=True) as new:
+        new.execute(f"DROP DATABASE {new.settings.schema_name}")
+        new.create_tables()
+        fence.acquire(new, run="later")
+        with pytest.raises(FenceLost):
+            apply_unit(old, claim, head(1), [ids(1)])
+        assert old.value("SELECT COUNT(*) FROM d.t") == 0
+
+
+@pytest.mark.row("L6")
 @pytest.mark.parametrize("again", ["take over", "same run"])
 def test_a_take_over_ends_a_unit_whose_host_has_died(
     server: TargetSettings, target: tuple[TargetConnection, Claim], again: str
