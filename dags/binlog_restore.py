@@ -100,14 +100,15 @@ def binlog_restore() -> None:
         """What will be read and done; fails when the moment is outside the restorable range."""
         return tasks.plan_restore(tasks.RestoreForm.of(get_current_context()["params"]))
 
-    @task(execution_timeout=timedelta(hours=24), max_active_tis_per_dag=1)
+    # No time limit: a restore of a large server may take days.
+    @task(max_active_tis_per_dag=1)
     @one_sentence
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
         return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"])
 
-    @task(execution_timeout=timedelta(hours=24))
+    @task
     @one_sentence
     def verify(found: dict[str, Any]) -> None:
         """Prove the rows, where the form asks for it; what was found is the XCom `proven`, whatever it is."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,15 +13,12 @@ from pumphouse.errors import TargetIncomplete
 from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader import state
-from pumphouse.loader.apart import server_name
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
 from pumphouse.settings import Settings
-from tests.integration.test_killed_loads import watch_units
 from tests.support.killed import Killed
-from tests.support.killedloads import KilledLoad
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
@@ -240,70 +236,3 @@ def everything(target: TargetConnection) -> dict[str, Any]:
     )
     rows = {f"{db}.{name}": target.query(f"SELECT * FROM `{db}`.`{name}`") for db, name in names}
     return {"databases": databases, **rows}
-
-
-# -- killed at every statement
-
-
-class KilledRestores:
-    """Restores of one history, each killed at moments, until one ends."""
-
-    def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection) -> None:
-        self._settings, self._end = small_plans(settings), history(source)
-        self._source, self._target = source, target
-        self._how = {"into": "target", "to": self._end, "dry_run": False, "replace": server_name(settings.target)}
-        self.kills = 0
-
-    def run(self, at_moment: int = 0) -> int:
-        """One; the moments that it had, 0 where it was killed."""
-        ended = KilledLoad(self._settings, what="restore", run_id="r", at_moment=at_moment, **self._how).end()
-        assert not ended.error, ended
-        self.kills += ended.killed
-        return 0 if ended.killed else ended.moments
-
-    def prove(self) -> None:
-        """The end is the same, and no unit was applied twice."""
-        assert target_rows(self._target) == self._source.snapshot()
-        assert self._target.query("SELECT state, ts FROM pumphouse.checkpoint") == [("ready", self._end)]
-        assert not twice(self._target)
-        assert not self._target.query("SELECT * FROM pumphouse.step")
-
-
-def kill_restores(source: MadeSource, settings: Settings, target: TargetConnection, *, seed: int, kills: int) -> int:
-    """So many kills, one to three of each restore; how many moments a restore has."""
-    rng, restores = random.Random(seed), KilledRestores(source, settings, target)
-    watch_units(target)
-    target.execute("DROP TRIGGER pumphouse.load_begins")  # beginning anew is no excuse
-    most = restores.run()
-    while restores.kills < kills:
-        target.execute("DELETE FROM pumphouse.unit_seen")
-        target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'another restore'")
-        left = rng.randrange(1, 4)
-        while target.value("SELECT state FROM pumphouse.checkpoint") != "ready":  # it may be killed behind its end
-            restores.run(rng.randrange(1, most) if left > 0 else 0)
-            left -= 1
-        restores.prove()
-    return most
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.row("R1", "L6")
-def test_restores_that_are_killed_around_statements_end_equal_with_each_unit_once(
-    source: MadeSource, settings: Settings, target: TargetConnection
-) -> None:
-    assert kill_restores(source, settings, target, seed=SEED, kills=8) > 50
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.row("R1", "L6")
-def test_a_hundred_killed_restores(
-    source: MadeSource,
-    settings: Settings,
-    target: TargetConnection,
-    record_property: Callable[[str, object], None],
-) -> None:
-    seed = random.SystemRandom().randrange(1 << 30)
-    record_property("seed", seed)
-    record_property("moments", kill_restores(source, settings, target, seed=seed, kills=100))
-    record_property("rounds", 100)

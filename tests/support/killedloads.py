@@ -100,6 +100,18 @@ class KilledLoad:
             self._process.start()
         theirs.close()
 
+    def java(self) -> psutil.Process | None:
+        """The JVM of its Spark, where it has one by now."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in psutil.Process(self._process.pid).children(recursive=True):
+                if each.name() == "java":
+                    return each
+        return None
+
+    def alive(self) -> bool:
+        """Whether it is under way."""
+        return self._process.is_alive()
+
     def kill(self) -> None:
         """Now; nothing happens to one that has ended."""
         self._process.kill()
