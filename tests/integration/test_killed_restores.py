@@ -131,7 +131,7 @@ def test_restores_whose_spark_is_killed_end_equal_with_each_unit_once(
     source: MadeSource, settings: Settings, target: TargetConnection, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("seed", seed := random.SystemRandom().randrange(1 << 30))
-    big = column(2, "b", MysqlType.LONG_BLOB)
+    big = column(2, "b", MysqlType.LONG_BLOB, binary=True)
     source.create_table("big", [column(1, "id", flag=3), big])
     with source.txn() as t:
         for id_ in range(32):
