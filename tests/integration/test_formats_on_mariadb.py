@@ -8,14 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from pumphouse.executor.executor import Executor
+from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.registry.open import open_cluster
-from pumphouse.runs import load
+from pumphouse.restore.parts import Chosen
+from pumphouse.runs import load, restore_parts
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema_import.write import HistoryTable
 from pumphouse.settings import Settings, TargetSettings
 from tests.support import formats, mariadb
+from tests.support.killed import Killed
 from tests.support.madearchive import Churn, MadeSource, column
 
 
@@ -54,7 +58,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
         parked = told["load"] | {"rules": [{"do": "park", "table": "d.t", "why": "a look at the row"}]}
         load.run(Settings.model_validate(told | {"load": parked}))
         load.run(Settings.model_validate(told), resync="d.t")
+        for own, where in (("keys", Predicate(keys=("1",))), ("range", Predicate(low="1", below="9"))):
+            some = Chosen(tables=("d.t",), called="c.t", where=where)
+            there = Settings.model_validate(told | {"target": settings.model_copy(update={"schema_name": own})})
+            with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+                patch.setattr(Executor, "_apply_units", _die)
+                restore_parts.run(there, chosen=some, into="target", dry_run=False)
         yield settings
+
+
+def _die(*_: object) -> None:
+    raise Killed
 
 
 @pytest.fixture
@@ -100,7 +114,11 @@ def test_plan_rows_are_as_the_page_says(target: TargetConnection) -> None:
     rows = target.query("SELECT mode, state, spec FROM pumphouse.plan")
     assert {mode for mode, _, _ in rows} == {"base", "merge", "repeat"}
     assert {state for _, state, _ in rows} == {"closed"}
-    for _, _, spec in rows:
+    parts = [
+        row for own in ("keys", "range") for row in target.query(f"SELECT mode, state, spec FROM {own}_parts.plan")
+    ]
+    assert {(mode, state) for mode, state, _ in parts} == {("base", "open")}
+    for _, _, spec in (*rows, *parts):
         shown.check("plan-spec", json.loads(spec))
     assert shown.missing("plan-spec") == []
 

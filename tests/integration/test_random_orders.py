@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from pumphouse.archive.verify import verify
 from pumphouse.errors import FenceLost, LoadError, TargetUnavailable
+from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.objectstore.file import FileStore
 from pumphouse.restore.parts import Chosen
@@ -93,7 +96,7 @@ class World(Happenings):
     def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> None:
         super().__init__(source, seed)
         self.settings, self.target, self.seam = settings, target, seam
-        self.kills = self.twins = self.copies = 0
+        self.kills = self.twins = self.copies = self.choices = 0
         self.interrupted = False  # what runs now was killed or replaced before
 
     def load(self) -> None:
@@ -113,17 +116,36 @@ class World(Happenings):
             self._restore_parts("twin", take_over=True)
 
     def choose(self) -> None:
-        """A moment, and some of its tables under names that no table has: for restores."""
+        """A moment, and some of its tables under names that no table has, of one perhaps only some rows: for restores."""
         self.chosen = self.rng.choice(self.marks)
         self.copies += 1
         rows, copy = self.chosen[1], f"copy{self.copies}"
-        names = sorted(self.rng.sample(sorted(rows), self.rng.randrange(1, len(rows) + 1)))
+        count = 1 if self.rng.random() < 0.4 else self.rng.randrange(1, len(rows) + 1)
+        names = sorted(self.rng.sample(sorted(rows), count))
         if len(names) == 1 and self.rng.random() < 0.5:
             self.parts_of = Chosen(tables=(f"d.{names[0]}",), called=f"{copy}.called")
         else:
             tables = ["d.*"] if len(names) == len(rows) else [f"d.{name}" for name in names]
             self.parts_of = Chosen(tables=tuple(tables), database=copy)
         self.copy = {"called" if self.parts_of.called else name: rows[name] for name in names}
+        if len(names) == 1 and names[0] in self.keyed and self.rng.random() < 0.7:
+            self._choose_rows()
+
+    def _choose_rows(self) -> None:
+        """Of the one table: by keys, which there need not be, or by a range that may be open."""
+        ((name, rows),) = self.copy.items()
+        ids = sorted({row[0] for row in rows} | {0, 1, 2})
+        if self.rng.random() < 0.5:
+            some = self.rng.sample(ids, self.rng.randrange(1, len(ids) + 1))
+            where, chosen = Predicate(keys=tuple(map(str, some))), set(some)
+        else:
+            low, below = (self.rng.choice([None, *ids]) for _ in range(2))
+            low = 1 if low is below is None else low
+            bounds = [None if each is None else str(each) for each in (low, below)]
+            where = Predicate(low=bounds[0], below=bounds[1])
+            chosen = {each for each in ids if (low is None or each >= low) and (below is None or each < below)}
+        self.parts_of = replace(self.parts_of, where=where)
+        self.copy = {name: Counter({row: count for row, count in rows.items() if row[0] in chosen})}
 
     def parts(self) -> None:
         """Beside what loads have put there, which stays."""
@@ -134,6 +156,7 @@ class World(Happenings):
             if not ((self.interrupted or self.twins > twins) and "already" in f"{error}"):
                 raise
         self.seam.off()
+        self.choices += bool(self.parts_of.where)
         assert target_rows(self.target, f"copy{self.copies}") == self.copy
         assert target_rows(self.target) == live
 
@@ -237,7 +260,7 @@ def test_two_thousand_random_orders(
 ) -> None:
     first = random.SystemRandom().randrange(1 << 30)
     record_property("seeds", f"{first} to {first + 49}")
-    kills = published = twins = 0
+    kills = published = twins = choices = 0
     for seed in range(first, first + 50):
         fresh(target, source)
         try:
@@ -248,8 +271,10 @@ def test_two_thousand_random_orders(
         kills += world.kills
         published += world.published
         twins += world.twins
+        choices += world.choices
     record_property("rounds", 50)
     record_property("part", part)
     record_property("kills", kills)
     record_property("windows", published)
     record_property("twins", twins)
+    record_property("choices of rows", choices)

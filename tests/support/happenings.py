@@ -20,6 +20,7 @@ class Happenings:
         self.rng = random.Random(seed)
         self.number = 0
         self.published = 0
+        self.keyed: set[str] = set()  # names of tables whose key is their first column
         # Moments that a restore may ask for, with the rows of each.
         self.marks: list[tuple[Tso, Rows]] = []
         for _ in range(3):
@@ -35,6 +36,7 @@ class Happenings:
         keyed = self.rng.random() < 0.7
         columns = [column(1, "id", flag=3 if keyed else 0), column(2, "s", MysqlType.VARCHAR), column(3, "n")]
         self.source.create_table(name, columns, pk_is_handle=keyed)
+        self.keyed |= {name} if keyed else set()
 
     def write(self, transactions: int) -> None:
         """So many transactions over one or two tables each."""
@@ -84,6 +86,7 @@ class Happenings:
         elif kind == "rename":
             self.number += 1
             source.rename_table(name, f"r{self.number}")
+            self.keyed |= {f"r{self.number}"} if name in self.keyed else set()
         elif kind == "create":
             self.create()
         else:

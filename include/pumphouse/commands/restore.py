@@ -20,6 +20,7 @@ from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
 from pumphouse.durable import new_private
 from pumphouse.errors import UsageError
+from pumphouse.loader.keys import Predicate
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Place
@@ -66,6 +67,15 @@ _MOST = 20
 @click.option("--as", "called", default="", metavar="DB.TABLE", help="With one --table: its name there.")
 @click.option("--into-database", default="", metavar="DB", help="With --table: the database there.")
 @click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="VALUE[,VALUE]",
+    help="With one --table: only the row with this primary key; repeatable. Values, never SQL; TIMESTAMP in UTC.",
+)
+@click.option("--key-from", metavar="VALUE", help="Only rows whose key's first column is this or more.")
+@click.option("--key-to", metavar="VALUE", help="Only rows whose key's first column is less than this; this is not.")
+@click.option(
     "--replace",
     default="",
     metavar="HOST:PORT",
@@ -105,6 +115,9 @@ def restore(
     tables: tuple[str, ...],
     called: str,
     into_database: str,
+    keys: tuple[str, ...],
+    key_from: str | None,
+    key_to: str | None,
     replace: str,
     task: str | None,
     take_over: bool,
@@ -129,11 +142,12 @@ def restore(
         raise UsageError("with --table nothing is replaced, and no load goes on: --replace and --task have no meaning")
     if verify and dry_run:
         raise UsageError("a dry run restores nothing that could be verified: leave --verify out")
-    if not tables and (called or into_database):
-        raise UsageError("--as and --into-database need --table")
+    where = Predicate(keys=keys, low=key_from, below=key_to)
+    if not tables and (called or into_database or where):
+        raise UsageError("--as, --into-database and --key need --table")
     with naming(into if section == "target" else "target"):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
-        run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database))
+        run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database, where=where))
         begin = moment(settings, base)
         planned = done = run(to=asked, base=begin, dry_run=True, plan_only=plan_only, anew=anew)
         _write_objects(objects, planned)

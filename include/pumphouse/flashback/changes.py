@@ -25,10 +25,11 @@ from pumphouse.loader.context import read_piece
 from pumphouse.loader.decode import Layouts, groups_of, moved_of
 from pumphouse.loader.held import images_of
 from pumphouse.loader.report import Progress
+from pumphouse.loader.selection import has_key, key_of
 from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.gather import Spill
-from pumphouse.restore.find import Sought, has_key, key_of
+from pumphouse.restore.find import Sought
 
 # Of the archive's bytes, in one bucket.
 BUCKET_BYTES = 16 << 20

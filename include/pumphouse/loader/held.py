@@ -22,6 +22,7 @@ from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.fold import COUNT_FIELD, NET, NET_FIELD, ORDER_FIELDS, LastOfKeys, fold_multiset
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.rules import anew_hint
+from pumphouse.loader.selection import Selection
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.unit import UnitHead
 
@@ -63,6 +64,7 @@ class Held:
         self._sources: list[Bytes] = []
         self._shapes: list[Shape] = []
         self._numbers: dict[tuple[int, int, int], int] = {}
+        self._selections: dict[int, Selection] = {}
 
     def add_values(self, wanted: Wanted, rows: pa.RecordBatch, ours: list[pa.Array], fields: list[pa.Field]) -> None:
         """Entries with the values of their rows; ``ours``: order and net change, or the count of copies."""
@@ -89,6 +91,12 @@ class Held:
     ) -> None:
         schema = pa.schema([*rows.schema, *fields], metadata=wanted.head(place.epoch).to_metadata())
         entries = pa.RecordBatch.from_arrays([*rows.columns, *ours], schema=schema)
+        if self._plan.where:
+            if id(wanted) not in self._selections:
+                self._selections[id(wanted)] = Selection(self._plan.where, wanted)
+            entries = entries.filter(pa.array(self._selections[id(wanted)].mask(rows)))
+            if not entries.num_rows:
+                return
         self._batches.setdefault(place, []).append(entries)
         self._bytes[place] = self._bytes.get(place, 0) + entries.nbytes
 

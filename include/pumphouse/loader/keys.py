@@ -1,7 +1,12 @@
-"""Which columns tell the rows of a table apart."""
+"""Which columns tell the rows of a table apart, and which rows somebody asks for by them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pumphouse.errors import UsageError
 from pumphouse.model.table import ColumnInfo, TableInfo
 
 
@@ -27,3 +32,52 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
             if found:
                 return found
     return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicate:
+    """Which rows; without anything: all.
+
+    Args:
+        keys: primary keys, of several columns as a line of CSV.
+        low: the key's first column is this or more.
+        below: it is less than this.
+    """
+
+    keys: tuple[str, ...] = ()
+    low: str | None = None
+    below: str | None = None
+
+    def __post_init__(self) -> None:
+        """UsageError where it is two things at once."""
+        if self.keys and self.ranged:
+            raise UsageError("--key is of single rows: it excludes --key-from and --key-to")
+
+    @property
+    def ranged(self) -> bool:
+        """Whether it is a range."""
+        return self.low is not None or self.below is not None
+
+    def __bool__(self) -> bool:
+        return bool(self.keys) or self.ranged
+
+    def __str__(self) -> str:
+        if self.keys:
+            more = f" and {len(self.keys) - 5} more" if len(self.keys) > 5 else ""
+            return f"with the key {' or '.join(self.keys[:5])}{more}"
+        begin = "" if self.low is None else f" from {self.low}"
+        return f"with a key{begin}" + ("" if self.below is None else f" below {self.below}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object, of what it is."""
+        if self.keys:
+            return {"keys": list(self.keys)}
+        return {name: each for name, each in (("from", self.low), ("below", self.below)) if each is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(keys=tuple(data.get("keys", ())), low=data.get("from"), below=data.get("below"))
+
+
+ALL_ROWS = Predicate()

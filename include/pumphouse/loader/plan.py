@@ -14,6 +14,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Self
 
 from pumphouse.errors import CorruptionError
+from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.tso import Tso
 
 SPEC_VERSION = 2
@@ -75,6 +76,7 @@ class Plan:
         without: commit ts of transactions whose rows are left out by a rule.
         ruled: commit ts of DDLs that a rule skips or replaces: rows from before them are loaded before them.
         only: tables, ``database.table`` in lower case, that a resync or a restore of parts is of; () = all.
+        where: which of their rows; of each change the key before and the key after it count by themselves.
     """
 
     task: str
@@ -91,6 +93,7 @@ class Plan:
     without: tuple[int, ...] = ()
     ruled: tuple[int, ...] = ()
     only: tuple[str, ...] = ()
+    where: Predicate = ALL_ROWS
 
     def bucket_count(self, table_id: int) -> int:
         """Buckets of a table."""
@@ -110,6 +113,7 @@ class Plan:
                 **({"without": list(self.without)} if self.without else {}),
                 **({"ruled": list(self.ruled)} if self.ruled else {}),
                 **({"only": self.only[0] if len(self.only) == 1 else self.only} if self.only else {}),
+                **({"where": self.where.to_dict()} if self.where else {}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -140,6 +144,7 @@ class Plan:
                 without=tuple(data.get("without", ())),
                 ruled=tuple(data.get("ruled", ())),
                 only=(only,) if isinstance(only := data.get("only", ()), str) else tuple(only),
+                where=Predicate.from_dict(data["where"]) if "where" in data else ALL_ROWS,
             )
             int(data["version"])
         except (ValueError, KeyError, TypeError) as error:

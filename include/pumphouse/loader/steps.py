@@ -318,6 +318,7 @@ def _identity(step: Step) -> Any:
             return [
                 str(plan.mode), plan.from_ts, plan.to_ts, plan.archive, plan.boundaries, plan.touched,
                 sorted(plan.skipped), plan.without, plan.ruled, ", ".join(plan.only), ruled,
+                *([plan.where.to_dict()] if plan.where else []),
             ]  # fmt: skip
         case ForeignKeys(objects=objects):
             return [version.name for version in objects]

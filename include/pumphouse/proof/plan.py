@@ -179,6 +179,7 @@ def work_of(plan: RestorePlan, view: ArchiveView, settings: LoadSettings, wanted
             buckets=buckets,
             skipped={name: why for name, why in skipped.items() if name not in wanted},
             without=tuple(sorted({ts for work in plan.works for ts in work.plan.without})),
+            where=base.plan.where,
         ),
         pieces=tuple(
             piece for work in plan.works for piece in work.pieces if piece.table_id is None or piece.table_id in ids

@@ -6,29 +6,27 @@ their row changes are filtered as columns. An object is made for each transactio
 
 from __future__ import annotations
 
-import csv
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, walk
-from pumphouse.codec.layout import arrow_field
 from pumphouse.errors import CodecError, UnknownTable, UsageError
 from pumphouse.loader.context import read_piece
 from pumphouse.loader.decode import Layouts, groups_of
 from pumphouse.loader.held import images_of
 from pumphouse.loader.keys import key_columns
 from pumphouse.loader.report import Progress
+from pumphouse.loader.selection import has_key, key_of
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso
@@ -313,39 +311,3 @@ def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:
             deleted=have.deleted + each.deleted,
         )  # fmt: skip
     return tuple(found.values())
-
-
-def key_of(wanted: Wanted, text: str) -> list[pa.Scalar]:
-    """A key as somebody types it, in the types of its columns; UsageError."""
-    columns = [column for name in wanted.key for column in wanted.table.public_columns if column.name == name]
-    said = [text] if len(columns) == 1 else next(csv.reader([text]), [])
-    of = f"the key of {wanted.db}.{wanted.table.name} ({', '.join(wanted.key)})"
-    if len(said) != len(columns):
-        raise UsageError(f"{text!r} has {len(said)} values, {of} has {len(columns)}", hint="as --key 7,abc")
-    found = []
-    for column, value in zip(columns, said, strict=True):
-        field, elems = arrow_field(column), column.type.elems
-        try:
-            if pa.types.is_large_binary(field.type):
-                plain = (
-                    bytes.fromhex(value[2:])
-                    if value.startswith("0x") and field.metadata.get(b"binary")
-                    else value.encode()
-                )
-                found.append(pa.scalar(plain, field.type))
-            elif pa.types.is_integer(field.type):
-                found.append(pa.scalar(elems.index(value) + 1 if value in elems else int(value), field.type))
-            else:
-                found.append(pa.scalar(float(value) if pa.types.is_floating(field.type) else value, field.type))
-        except (ValueError, OverflowError, pa.ArrowException) as error:
-            raise UsageError(f"{value!r} is no value of {column.name} in {of}") from error
-    return found
-
-
-def has_key(rows: pa.RecordBatch, names: Sequence[str], key: Sequence[pa.Scalar]) -> np.ndarray:
-    """Mask of the rows with a key."""
-    mask = np.ones(rows.num_rows, np.bool_)
-    for name, value in zip(names, key, strict=True):
-        equal = pc.fill_null(pc.equal(rows.column(name), value), False)
-        mask &= equal.to_numpy(zero_copy_only=False)
-    return mask

@@ -11,6 +11,9 @@
   one is taken. A database that is missing is made. Foreign keys between restored tables come last, others are left out.
 - **What goes**: that schema, at the end, and nothing else ever. Its lock, fence and checkpoint are its own, so a load
   that keeps the server up to date neither waits nor notices.
+- **Some rows of one table**: those that a predicate on its primary key chooses (`pumphouse.loader.selection`). Of each
+  change the key before it and the key after it are asked by themselves, so a row that moves comes in or goes. The key
+  has to have the same columns, types and collations in everything that is read.
 - **A drill** is this without places: its tables stay in a schema of their own until they are proved, and go with it.
 - **A run that was killed**: the same steps go on (`pumphouse.loader.steps`). Others are refused until the first have
   ended, or are given up with ``anew``: what they built lies in our schema, and goes.
@@ -24,15 +27,20 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView, has_rows
+from pumphouse.codec.datum import kind_of
+from pumphouse.codec.retype import keeps_values
 from pumphouse.errors import RestoreError, UsageError
 from pumphouse.loader.alone import joined, works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
 from pumphouse.loader.losses import losses_of
 from pumphouse.loader.rules import NO_RULES, Rules
+from pumphouse.loader.selection import Selection
 from pumphouse.loader.state import (
     DRILL_SUFFIX,
     PARTS_SUFFIX,
@@ -43,7 +51,9 @@ from pumphouse.loader.state import (
     parts_schema,
 )
 from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
-from pumphouse.model.table import DbInfo, cistr
+from pumphouse.loader.tables import Wanted
+from pumphouse.loader.work import ids_of
+from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, cistr
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore.plan import RestorePlan, idle_rules, table_sizes, unreachable, window_steps
 from pumphouse.schema.actions import Action, Reach, Rows, is_system
@@ -55,6 +65,7 @@ from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 # Task of the rows in our tables there.
 TASK = PARTS_TASK
+_ROWS_OTHERWISE = "restore the whole table, without --key, and take rows from the copy by SQL"
 
 
 def own_schema(target: TargetSettings, *, drill: bool = False) -> TargetSettings:
@@ -71,11 +82,13 @@ class Chosen:
         tables: ``database.table``, or patterns in which ``*`` or ``%`` stand for any text and ``?`` for a character.
         called: for one table, its ``database.table`` there; '' = its own.
         database: the database there; '' = their own.
+        where: of one table, which rows.
     """
 
     tables: tuple[str, ...]
     called: str = ""
     database: str = ""
+    where: Predicate = ALL_ROWS
 
     def __post_init__(self) -> None:
         """UsageError for what is no table, or contradicts itself."""
@@ -101,6 +114,8 @@ class Chosen:
             raise UsageError(
                 f"--as names one table, and {', '.join(self.tables)} are {len(found)}", hint="--into-database DATABASE"
             )
+        if self.where and len(found) > 1:
+            raise UsageError(f"rows are chosen by the key of one table: {', '.join(self.tables)} are {len(found)}")
         return [version for _, version in sorted(found.items())]
 
     def place(self, version: TableVersion) -> tuple[str, str]:
@@ -157,6 +172,7 @@ class PartsPlan(RestorePlan):
         restored: the tables at the moment, at their places, with the foreign keys that they get.
         infos: databases of the places.
         left: what is left out, in words.
+        where: which rows.
         drill: whether the tables stay in our schema.
     """
 
@@ -167,6 +183,7 @@ class PartsPlan(RestorePlan):
     restored: tuple[TableVersion, ...]
     infos: tuple[DbInfo, ...]
     left: tuple[str, ...]
+    where: Predicate = ALL_ROWS
     drill: bool = False
 
     @property
@@ -180,7 +197,8 @@ class PartsPlan(RestorePlan):
             each.table if each.table == (there := ".".join(each.place)) else f"{each.table} as {there}"
             for each in self.placed
         ]
-        return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
+        rows = f", rows {self.where}," if self.where else ""
+        return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "") + rows
 
     def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
         """What is done. ``beside``: what a restore that was given up has left in our schema."""
@@ -217,7 +235,13 @@ class PartsPlan(RestorePlan):
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
         parts = {each.table: ".".join(each.place) for each in self.placed}
-        return {**RestorePlan.to_dict(self), "parts": parts, "along": self.along, "notes": self.left}
+        return {
+            **RestorePlan.to_dict(self),
+            "parts": parts,
+            "along": self.along,
+            "notes": self.left,
+            "where": self.where.to_dict(),
+        }
 
 
 def plan_parts(
@@ -243,7 +267,7 @@ def plan_parts(
 
     Raises:
         TargetUnreachable: the moment lies before the first dump or behind the archive.
-        UsageError: there is no such table then, or two would get one place.
+        UsageError: there is no such table then, two would get one place, or a server alone could choose the rows.
         RestoreError: the archive holds no dump, or a rule's own statements would change the tables.
         LoadError: the archive cannot tell their rows from those of others.
     """
@@ -288,9 +312,14 @@ def plan_parts(
         what=f"{', '.join(sorted(names))} cannot be restored apart from the rest",
         hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
     )
+    if chosen.where:
+        _require_one_key(view, base, to, every, versions[0], chosen.where)
+        works = tuple(replace(work, plan=replace(work.plan, where=chosen.where)) for work in works)
     _require_no_statements(rule for work in works for rule in work.rulings.values())
     made = [each for each in in_creation_order(timeline, base.ts) if ".".join(each.name).lower() in every]
-    keys = [_with_keys(version, names) for version in versions]
+    # A row that is not chosen may be one that a chosen row refers to.
+    keys = [_with_keys(version, frozenset() if chosen.where else names) for version in versions]
+    left = [f"every row of {'.'.join(versions[0].name)} but those {chosen.where} is left out"] if chosen.where else []
     final = Routes.of({}, {each.table: ".".join(each.place) for each in placed})
     places = [] if drill else sorted({each.place[0] for each in placed})
     return PartsPlan(
@@ -317,7 +346,8 @@ def plan_parts(
         objects=tuple(rules.routes.version(_bare(version)) for version in made if has_rows(version)),
         restored=tuple(final.version(version) for version, _ in keys),
         infos=tuple(_infos(timeline, to, versions, places)),
-        left=tuple(note for _, notes in keys for note in notes),
+        left=(*left, *(note for _, notes in keys for note in notes)),
+        where=chosen.where,
         drill=drill,
     )
 
@@ -373,6 +403,56 @@ def _require_no_statements(rules: Iterable[LoadRule]) -> None:
                 "called on a target: a restore of parts would change those",
                 hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
             )
+
+
+def _require_one_key(
+    view: ArchiveView, base: Base, to: Tso, names: frozenset[str], last: TableVersion, where: Predicate
+) -> None:
+    """UsageError where what is read has not all the key that the table has at the moment, or where it cannot be asked.
+
+    ``names``: the table, and those whose rows come into it, in lower case.
+    """
+    key = _key(last)
+    if not key:
+        raise UsageError(f"{'.'.join(last.name)} has no primary key to choose rows by", hint=_ROWS_OTHERWISE)
+    for table_id in sorted(ids_of(view.timeline, names)):
+        versions = view.timeline.versions.get(table_id, ())
+        for version, after in zip_longest(versions, versions[1:]):
+            name, until = ".".join(version.name), to if after is None else Tso(after.commit_ts - 1)
+            read = version.commit_ts <= to and until >= base.low and not version.dropped and name.lower() in names
+            if not read or not has_rows(version):
+                continue
+            there = _key(version)
+            same = len(there) == len(key) and all(map(_one_type, there, key))
+            if not same or (table_id == last.table.id and [c.id for c in there] != [c.id for c in key]):
+                raise UsageError(
+                    f"rows of {'.'.join(last.name)} cannot be chosen by the key that it has at {show(to)}: {name} had "
+                    f"another one up to {show(until)} ({', '.join(each.name for each in there) or 'none'})",
+                    hint=f"begin with a dump from after that: --base; or {_ROWS_OTHERWISE}",
+                )
+            Selection(where, _as_read(version, tuple(each.name for each in there)))
+
+
+def _key(version: TableVersion) -> list[ColumnInfo]:
+    """Columns of the primary key; [] where there is none, or binlogs do not carry it."""
+    names = [each.name.lower() for each in version.table.primary_key()]
+    if [each.lower() for each in key_columns(version.table)] != names:
+        return []
+    return [next(c for c in version.table.public_columns if c.name.lower() == name) for name in names]
+
+
+def _one_type(old: ColumnInfo, new: ColumnInfo) -> bool:
+    """Whether each value of the one is the same in the other, and is compared alike."""
+    was, now = (replace(each.type, flag=each.type.flag & ColumnFlag.UNSIGNED) for each in (old, new))
+    alike = kind_of(was) is kind_of(now) and (was.charset, was.collate) == (now.charset, now.collate)
+    return was == now or (alike and keeps_values(was, now))
+
+
+def _as_read(version: TableVersion, key: tuple[str, ...]) -> Wanted:
+    return Wanted(
+        table_id=version.table.id, db=version.db, table=version.table, schema_version=version.schema_version, key=key,
+        epoch=0,
+    )  # fmt: skip
 
 
 def _bare(version: TableVersion) -> TableVersion:
