@@ -15,6 +15,8 @@ import pytest
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso
+from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.integration.test_killed_loads import watch_units
 from tests.integration.test_steps import history, small_plans, twice
@@ -27,12 +29,17 @@ SEED = int(os.environ.get("PUMPHOUSE_SEED", "31"))
 
 
 class KilledRestores:
-    """Restores of one history onto one server, each killed once or several times, until it ends."""
+    """Restores of one history onto one server, each killed once or several times, until it ends.
 
-    def __init__(self, source: MadeSource, settings: Settings, seed: int) -> None:
+    ``follow``: each to a moment of its own, and on from there by the same command.
+    """
+
+    def __init__(self, source: MadeSource, settings: Settings, seed: int, *, follow: bool = False) -> None:
         self.rng = random.Random(seed)
         self._settings, self._source, self._end = small_plans(settings), source, history(source)
         self._how = {"into": "target", "to": self._end, "dry_run": False, "replace": server_name(settings.target)}
+        self._follow = follow
+        self._choose()
         with TargetConnection.open(settings.target) as target:
             watch_units(target)
             target.execute("DROP TRIGGER pumphouse.load_begins")  # beginning anew is no excuse
@@ -41,6 +48,11 @@ class KilledRestores:
         assert not whole.error, whole
         self.seconds = time.monotonic() - began
         self.moments = whole.moments
+
+    def _choose(self) -> None:
+        if self._follow:
+            genesis = self._source.archive.genesis().ts
+            self._how |= {"follow": True, "to": Tso(self.rng.randrange(genesis, self._end))}
 
     def start(self, at_moment: int = 0) -> KilledLoad:
         """The same command."""
@@ -52,17 +64,20 @@ class KilledRestores:
             with TargetConnection.open(self._settings.target) as target:
                 target.execute("DELETE FROM pumphouse.unit_seen")
                 target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'another restore'")
+            self._choose()
             for _ in range(self.rng.randrange(1, 4)):
-                if not self._ready():  # it may be killed behind its end
+                if not self._ended():  # it may be killed behind its end
                     kills -= kill()
-            while not self._ready():
+            while not self._ended():
                 ended = self.start().end()
                 assert ended.error in ("", "TargetBusy"), ended  # a server may need a moment to see that one has died
             self._prove()
 
-    def _ready(self) -> bool:
+    def _ended(self) -> bool:
+        """One that is followed is ready before, and has a row until its load has ended."""
         with TargetConnection.open(self._settings.target) as target:
-            return bool(target.value("SELECT state FROM pumphouse.checkpoint") == "ready")
+            ready = target.value("SELECT state FROM pumphouse.checkpoint") == "ready"
+            return ready and not target.query("SELECT * FROM pumphouse.step")
 
     def _prove(self) -> None:
         """The end is the same, and no unit was applied twice."""
@@ -112,6 +127,21 @@ def test_restores_that_are_killed_around_statements_end_equal_with_each_unit_onc
 
 @pytest.mark.timeout(600)
 @pytest.mark.row("R1", "L6")
+def test_restores_that_are_followed_and_killed_around_statements_end_equal_with_each_unit_once(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    restores = KilledRestores(source, settings, SEED, follow=True)
+    assert restores.moments > 50
+    restores.run(12, restores.itself)
+    with source.txn() as t:
+        t.insert("t", id=4711)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.row("R1", "L6")
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_restores_whose_target_is_killed_end_equal_with_each_unit_once(
     source: MadeSource, settings: Settings, tmp_path: Path, kills: int, record_property: Callable[[str, object], None]
@@ -145,11 +175,16 @@ def test_restores_whose_spark_is_killed_end_equal_with_each_unit_once(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.row("R1", "L6")
+@pytest.mark.parametrize("follow", [False, True])
 def test_a_hundred_killed_restores(
-    source: MadeSource, settings: Settings, target: TargetConnection, record_property: Callable[[str, object], None]
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    follow: bool,
+    record_property: Callable[[str, object], None],
 ) -> None:
     record_property("seed", seed := random.SystemRandom().randrange(1 << 30))
-    restores = KilledRestores(source, settings, seed)
+    restores = KilledRestores(source, settings, seed, follow=follow)
     restores.run(100, restores.itself)
     record_property("moments", restores.moments)
     record_property("rounds", 100)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.errors import FenceLost, LoadError, TargetUnavailable
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.restore.parts import Chosen
 from pumphouse.runs import load, restore_parts, schema
@@ -32,7 +34,9 @@ from tests.support.madearchive import MadeSource, target_rows
 
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")
 TARGET_CALLS = ("execute", "query", "load_local")
-ROUNDS = 10
+ROUNDS = 12
+# Of the source's clock, between two timestamps.
+TICK = 10 << 18
 T = TypeVar("T")
 # One that has failed is repeated by PUMPHOUSE_SEED.
 SEEDS = [int(os.environ["PUMPHOUSE_SEED"])] if "PUMPHOUSE_SEED" in os.environ else list(range(4))
@@ -78,11 +82,17 @@ class Seam:
 
     def beside(self, what: Callable[[], T]) -> T:
         """Its calls are not counted."""
-        self._inside = True
-        try:
+        with self.unseen():
             return what()
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """The same of a block."""
+        inside, self._inside = self._inside, True
+        try:
+            yield
         finally:
-            self._inside = False
+            self._inside = inside
 
     def off(self) -> None:
         """Nothing happens from here on."""
@@ -112,11 +122,17 @@ class World(Happenings):
         self.twins += 1
         if self.running == self.load:
             load.run(self._in_a_mode(), run_id="twin", take_over=True)
+        elif self.running == self.follow:
+            self._follow("twin", take_over=True)
         else:
             self._restore_parts("twin", take_over=True)
 
     def choose(self) -> None:
-        """A moment, and some of its tables under names that no table has, of one perhaps only some rows: for restores."""
+        """A moment, and some of its tables under names that no table has, of one perhaps only some rows; and any moment."""
+        genesis = self.source.archive.genesis().ts
+        ticks = (self.source.archive.end() - genesis) // TICK
+        # At a commit, a DDL or neither, and just beside it.
+        self.anywhere = Tso(max(genesis, genesis + self.rng.randrange(ticks + 1) * TICK - self.rng.randrange(2)))
         self.chosen = self.rng.choice(self.marks)
         self.copies += 1
         rows, copy = self.chosen[1], f"copy{self.copies}"
@@ -172,6 +188,19 @@ class World(Happenings):
         self.seam.off()  # what follows is the test's own look
         assert target_rows(self.target) == rows
 
+    def follow(self) -> None:
+        """To any moment, and on from there; whether an earlier attempt came to its load or not."""
+        self._follow("scheduler")
+
+    def _follow(self, run_id: str, *, take_over: bool = False) -> None:
+        done = restored(
+            self._in_a_mode(), to=self.anywhere, follow=True, dry_run=False, run_id=run_id, take_over=take_over
+        )
+        assert done.followed is not None
+        with self.seam.unseen():  # the test's own look
+            assert target_rows(self.target) == dict(self.marks)[done.followed.to_ts]
+            assert self.target.query("SELECT * FROM pumphouse.step") == []
+
     def rebuild(self) -> None:
         schema.run(self.settings)
 
@@ -186,7 +215,7 @@ class World(Happenings):
         for turn in range(50):
             self.seam.until_kill = self.rng.randrange(1, 60 + 40 * turn) if self.rng.random() < 0.6 else 0
             self.seam.until_publish = self.rng.randrange(1, 80) if self.rng.random() < 0.6 else 0
-            if run in (self.load, self.parts):
+            if run in (self.load, self.parts, self.follow):
                 self.seam.until_twin = self.rng.randrange(1, 120) if self.rng.random() < 0.3 else 0
             twins = self.twins
             try:
@@ -213,7 +242,7 @@ def happen(source: MadeSource, settings: Settings, target: TargetConnection, sea
     seam.publish, seam.twin = world.publish, world.twin
     for _ in range(ROUNDS):
         what = world.rng.choice(
-            ["publish", "publish", "load", "load", "restore", "parts", "parts", "rebuild", "verify"]
+            ["publish", "publish", "load", "load", "restore", "follow", "follow", "parts", "parts", "rebuild", "verify"]
         )
         if what == "publish":
             world.publish()

@@ -106,7 +106,7 @@ def load(
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        _print(report, "" if target == "target" else f"--target {target} ")
+        print_load(report, target)
     if report.parked:
         raise SystemExit(NOT_WHOLE)
 
@@ -129,7 +129,9 @@ def naming(target: str) -> Iterator[None]:
         raise
 
 
-def _print(report: LoadReport, aim: str) -> None:
+def print_load(report: LoadReport, target: str) -> None:
+    """What a load did, or will do; ``target``: its name."""
+    aim = "" if target == "target" else f"--target {target} "
     for name, reason in sorted(report.parked.items()):
         without = "" if reason.endswith(RESYNC) else "take its rule away, then "
         click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")

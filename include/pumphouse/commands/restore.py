@@ -15,15 +15,15 @@ import click
 from pumphouse.archive.objects import script
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.clock import duration
-from pumphouse.commands.load import moment, naming, print_losses, print_steps
+from pumphouse.commands.load import NOT_WHOLE, moment, naming, print_load, print_losses, print_steps
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
 from pumphouse.durable import new_private
-from pumphouse.errors import UsageError
+from pumphouse.errors import ConfigError, UsageError
 from pumphouse.loader.keys import Predicate
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
-from pumphouse.restore.check import Place
+from pumphouse.restore.check import Into, Place
 from pumphouse.restore.parts import Chosen, PartsPlan
 from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
 from pumphouse.restore.report import RestoreReport
@@ -91,9 +91,17 @@ _MOST = 20
     help="Begin an unfinished restore to the same moment from its first step; with --table, give up any other.",
 )
 @click.option(
+    "--follow",
+    is_flag=True,
+    help="Then load the server on from the moment to the archive's end, under the same lock, as `load` does; it is a "
+    "target of loads from then on. Needs --into target, or NAME. Killed in that load, the same command goes on with "
+    "it, and restores nothing again. Exit code 3: as of `load`.",
+)
+@click.option(
     "--verify",
     is_flag=True,
-    help="Then prove that the rows are those of the archive, as `archive prove` does; exit code 1 if anything differs.",
+    help="Then prove that the rows are those of the archive, as `archive prove` does; exit code 1 if anything differs. "
+    "With --follow, where the load has come to.",
 )
 @click.option(
     "--objects",
@@ -124,6 +132,7 @@ def restore(
     run_id: str,
     accept_losses: bool,
     anew: bool,
+    follow: bool,
     verify: bool,
     objects: Path | None,
     verbose: bool,
@@ -137,9 +146,13 @@ def restore(
     With --table, only those tables are restored, beside what the server has: nothing that exists is changed.
     """
     dry_run = dry_run or plan_only
+    if follow:
+        _require_loaded(context.settings, into)
     settings, section = aimed(context.settings, into, parts=bool(tables))
-    if tables and (replace or task):
-        raise UsageError("with --table nothing is replaced, and no load goes on: --replace and --task have no meaning")
+    if tables and (replace or task or follow):
+        raise UsageError(
+            "with --table nothing is replaced, and no load goes on: --replace, --task and --follow have no meaning"
+        )
     if verify and dry_run:
         raise UsageError("a dry run restores nothing that could be verified: leave --verify out")
     where = Predicate(keys=keys, low=key_from, below=key_to)
@@ -147,14 +160,15 @@ def restore(
         raise UsageError("--as, --into-database and --key need --table")
     with naming(into if section == "target" else "target"):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
-        run = _job(settings, section, task, Chosen(tables=tables, called=called, database=into_database, where=where))
+        chosen = Chosen(tables=tables, called=called, database=into_database, where=where)
+        run = _job(settings, section, task, chosen, follow=follow)
         begin = moment(settings, base)
         planned = done = run(to=asked, base=begin, dry_run=True, plan_only=plan_only, anew=anew)
         _write_objects(objects, planned)
         if not dry_run:
             if not as_json:
                 _print_plan(planned, latest=asked is None, verbose=verbose)
-            planned.plan.require_accepted(accept_losses)
+            _require_accepted(planned, accept_losses)
             # The end that was planned, also when a snapshot moves it while somebody reads the question.
             typed = {} if tables else {"replace": replace or _ask(planned, show(planned.plan.to))}
             with bar(enabled=not as_json) as progress:
@@ -169,7 +183,7 @@ def restore(
                     **typed,
                 )
             if not as_json:
-                _print_done(done)
+                _print_done(done, into)
             if verify:
                 done = _verified(settings, done, section, task, as_json=as_json)
     if as_json:
@@ -179,8 +193,19 @@ def restore(
         _print_plan(done, latest=asked is None, verbose=verbose)
     elif done.proof is not None:
         print_proof(done.proof)
+    sys.exit(_exit_code(done))
+
+
+def _exit_code(done: RestoreReport) -> int:
+    """1 where the rows are not those of the archive; 3 where the load that followed parked tables."""
     if done.proof is not None and not done.proof.equal:
-        sys.exit(1)
+        return 1
+    return NOT_WHOLE if done.followed is not None and done.followed.parked else 0
+
+
+def _require_accepted(planned: RestoreReport, accept_losses: bool) -> None:
+    if not planned.before:
+        planned.plan.require_accepted(accept_losses)
 
 
 def _verified(
@@ -221,25 +246,45 @@ def aimed(settings: Settings, into: str, *, parts: bool) -> tuple[Settings, Plac
     return settings.aimed(into), "target"
 
 
-def _job(settings: Settings, section: Place, task: str | None, chosen: Chosen) -> Callable[..., RestoreReport]:
+def _require_loaded(settings: Settings, into: str) -> None:
+    """ConfigError for a server of drills: no load would go on with it."""
+    if (found := settings.targets.get(into)) is not None and found.scratch:
+        raise ConfigError(
+            f"[targets.{into}] is a server for drills, which nothing keeps up to date",
+            hint="take `scratch = true` out of that section",
+        )
+
+
+def _job(
+    settings: Settings, section: Place, task: str | None, chosen: Chosen, *, follow: bool
+) -> Callable[..., RestoreReport]:
     """The whole restore, or that of parts."""
     from pumphouse.runs import restore, restore_parts
 
     if chosen.tables:
         return partial(restore_parts.run, settings, chosen=chosen, into=section)
-    return partial(restore.run, settings, into="target" if section == "target" else "restore_target", task=task)
+    into: Into = "target" if section == "target" else "restore_target"
+    return partial(restore.run, settings, into=into, task=task, follow=follow)
 
 
 def _ask(planned: RestoreReport, moment: str) -> str:
     """The target's name, typed at a terminal, where data is dropped; '' where there is none, or nobody to ask."""
     check = planned.check
-    if check is None or not check.holds:
+    lost = "" if check is None or planned.before else check.lost(follow=planned.followed is not None)
+    if check is None or not lost:
         return ""
-    click.echo(f"warning: {check.held()} on {check.server} will be dropped and built as of {moment}", err=True)
+    click.echo(f"warning: {lost} on {check.server} will be dropped and built as of {moment}", err=True)
     return str(click.prompt(f"Type {check.server} to go on", err=True)) if sys.stdin.isatty() else ""
 
 
-def _print_done(done: RestoreReport) -> None:
+def _print_done(done: RestoreReport, into: str) -> None:
+    if not done.before:
+        _print_restored(done)
+    if done.followed is not None:
+        print_load(done.followed, into)
+
+
+def _print_restored(done: RestoreReport) -> None:
     plan, load = done.plan, done.load
     what = f"{plan.said()} restored as of" if isinstance(plan, PartsPlan) else "restored to"
     click.echo(f"{what} {show(plan.to)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
@@ -260,6 +305,11 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
         click.echo(f"server    {report.check.version}")
         for note in report.check.notes:
             click.echo(f"  ! not compared with {note}")
+    if report.before and report.followed is not None:
+        click.echo(f"moment    {show(plan.to)}: restored by an earlier run; nothing is dropped (--anew: restore again)")
+        click.echo("steps")
+        print_steps(report.followed)
+        return
     click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
     click.echo(
         f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows:,} rows, {plan.base_bytes:,} bytes"
@@ -287,6 +337,8 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
     _print_some([f"! {each}" for each in plan.idle], most)
     click.echo("steps")
     print_steps(report.load)
+    if report.followed is not None:
+        print_steps(report.followed)
     print_losses(plan.losses)
 
 

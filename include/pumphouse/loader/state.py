@@ -129,6 +129,14 @@ def recorded(connection: TargetConnection, task: str) -> Recorded:
     return Recorded(digest=rows[0][1], done=done) if rows else NOTHING_RECORDED
 
 
+def is_ready_with(connection: TargetConnection, task: str, digest: str) -> bool:
+    """Whether a task's target is ready, and has the steps of that digest."""
+    if recorded(connection, task).digest != digest:
+        return False
+    found = read(connection, task)
+    return found is not None and found.state is TargetState.READY
+
+
 def read(connection: TargetConnection, task: str) -> Checkpoint | None:
     """A task's checkpoint, or None."""
     return next((found for found in read_all(connection) if found.task == task), None)
@@ -188,13 +196,17 @@ def record_steps(
 ) -> None:
     """Write steps down, (kind, what) each, in place of what was written down before, for whatever task."""
     with fenced(connection, owner):
-        connection.execute(f"DELETE FROM {connection.table('step')}")
-        for number, (kind, what) in enumerate(steps):
-            connection.execute(
-                f"INSERT INTO {connection.table('step')} (task, number, kind, what, digest, state, notes)"
-                " VALUES (%s, %s, %s, %s, %s, 'planned', '[]')",
-                (task, number, kind, what, digest),
-            )
+        _put_steps(connection, task, digest, steps)
+
+
+def _put_steps(connection: TargetConnection, task: str, digest: str, steps: Sequence[tuple[str, str]]) -> None:
+    connection.execute(f"DELETE FROM {connection.table('step')}")
+    for number, (kind, what) in enumerate(steps):
+        connection.execute(
+            f"INSERT INTO {connection.table('step')} (task, number, kind, what, digest, state, notes)"
+            " VALUES (%s, %s, %s, %s, %s, 'planned', '[]')",
+            (task, number, kind, what, digest),
+        )
 
 
 def step_done(
@@ -336,15 +348,25 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, step:
         return _raised(connection, owner)
 
 
-def set_state(connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str) -> None:
-    """Change the state of a task's target. Ready, it has no steps any more that a run might go on with."""
+def set_state(
+    connection: TargetConnection,
+    owner: Ownership,
+    task: str,
+    state: TargetState,
+    reason: str,
+    then: tuple[str, Sequence[tuple[str, str]]] = ("", ()),
+) -> None:
+    """Change the state of a task's target. Ready, it has no steps any more that a run might go on with.
+
+    ``then``: digest and (kind, what) of those that it has from now on.
+    """
     with fenced(connection, owner):
         connection.execute(
             f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s WHERE task = %s",
             (str(state), reason, task),
         )
         if state is TargetState.READY:
-            connection.execute(f"DELETE FROM {connection.table('step')}")
+            _put_steps(connection, task, *then)
 
 
 def discard(connection: TargetConnection, owner: Ownership, plan: Plan) -> Ownership:

@@ -13,7 +13,8 @@ Who records what, and where (tables of our schema on the target, docs/formats.md
   plan closed, checkpoint moved, ``applied`` cleared, fence raised, and its row of ``step`` done.
 - ``Steps.anew`` leaves the target unfit until its end: a first load, a restore, a table that is made anew. Its steps
   are rows of ``step``, written together, with the digest of all, before the first of them. The last one deletes them,
-  in the transaction that makes the target ready.
+  in the transaction that makes the target ready. Of a restore that is followed by its load (`Follow`), it leaves one
+  row in their place, which the end of that load deletes: a run of the same command goes on with the load.
 - Steps before and behind those need no row: each is a plan, or one transaction.
 
 What a run finds that was killed:
@@ -37,7 +38,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pumphouse.archive.view import ArchiveView
@@ -52,6 +53,7 @@ from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 _NAMES = 5
+_READY = "make the target ready"
 _SAID = {
     Mode.BASE: "the dump, exact from {to} on",
     Mode.MERGE: "({since}, {to}]",
@@ -227,13 +229,30 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """The target may be loaded."""
+class Follow:
+    """A target that was restored goes on with its load, by the same command. Its row is there until that has ended."""
 
-    reason: str
+    cluster_id: int
+    ts: Tso
 
     def __str__(self) -> str:
-        return "make the target ready"
+        return f"go on with its load from {show(self.ts)}"
+
+    @property
+    def digest(self) -> str:
+        """By which a run of the same command knows the row."""
+        return hashlib.sha256(f"{self.cluster_id} {self}".encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The target may be loaded. ``follow``: the moment from which on the same command does so; None = it ends here."""
+
+    reason: str
+    follow: Follow | None = None
+
+    def __str__(self) -> str:
+        return _READY if self.follow is None else f"{_READY}, and {self.follow}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +309,16 @@ class Steps:
         said = json.dumps([[type(step).__name__, _identity(step)] for step in self.anew], sort_keys=True, default=str)
         return hashlib.sha256(said.encode()).hexdigest()
 
+    def followed(self, follow: Follow | None) -> Steps:
+        """The same, where the command goes on with the load of the target that the last of ``anew`` makes ready."""
+        ready = [replace(step, follow=follow) if isinstance(step, Ready) else step for step in self.anew]
+        return replace(self, anew=tuple(ready))
+
+    @property
+    def all_done(self) -> Recorded:
+        """What is recorded of ``anew`` where all of it is done."""
+        return Recorded(digest=self.digest(), done=dict.fromkeys(range(len(self.anew)), ()))
+
     def to_dict(self, recorded: Recorded = NOTHING_RECORDED) -> list[dict[str, str]]:
         """For reports: each step, and whether an earlier run has done it."""
         done = recorded.done if recorded.done and recorded.digest == self.digest() else {}
@@ -325,7 +354,8 @@ def _identity(step: Step) -> Any:
         case HandOver(tables=tables):
             return tables
         case _:
-            return str(step)
+            # Not who goes on from there: that is no part of what was made.
+            return _READY if isinstance(step, Ready) else str(step)
 
 
 def _rules(rules: Iterable[LoadRule]) -> list[Any]:

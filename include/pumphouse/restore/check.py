@@ -7,6 +7,7 @@ nothing, and any server may get it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +20,11 @@ from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_
 from pumphouse.loader.begin import databases_of, in_creation_order, tables_in, there
 from pumphouse.loader.grants import LOADING, missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
+from pumphouse.loader.state import TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.unfit import of_the_server, require_engine
 from pumphouse.model.table import DbInfo
+from pumphouse.model.tso import show
 from pumphouse.restore.parts import TASK, PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
@@ -60,27 +63,37 @@ class TargetCheck:
         server: its name, as it has to be typed where it holds something: ``HOST:PORT``, or the socket's path.
         version: what it says of itself.
         holds: databases with tables in them that would be dropped.
+        loads: what stands there of loads, in words: a restore forgets it.
         notes: what could not be found out, one sentence each.
     """
 
     server: str
     version: str
     holds: tuple[Dropped, ...]
+    loads: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def require_named(self, typed: str) -> None:
-        """RestoreError unless the server holds nothing that is dropped, or somebody typed its name."""
+    def require_named(self, typed: str, *, follow: bool = False) -> None:
+        """RestoreError unless the server holds nothing that is lost, or somebody typed its name.
+
+        ``follow``: the state of another load counts, too.
+        """
         if typed and typed != self.server:
             raise RestoreError(
                 f"{typed} is not the server that would be replaced, which is {self.server}",
                 hint=f"look at the settings; is it the right one, type --replace {self.server}",
             )
-        if self.holds and not typed:
+        lost = self.lost(follow=follow)
+        if lost and not typed:
             raise RestoreError(
-                f"{self.server} has data that would be dropped: {self.held()}",
+                f"{self.server} has data that would be dropped: {lost}",
                 hint=f"if it may go, type the server's name: --replace {self.server}",
                 server=self.server,
             )
+
+    def lost(self, *, follow: bool = False) -> str:
+        """What goes, in words; '' = nothing."""
+        return self.held() or (", ".join(self.loads) if follow else "")
 
     def held(self) -> str:
         """``shop (12 tables, about 3,400 rows), …``."""
@@ -109,6 +122,28 @@ def named_target(settings: Settings, into: Place) -> TargetSettings:
             section=into,
         )
     return target
+
+
+def require_followed(settings: Settings, into: Into) -> None:
+    """ConfigError where no load would go on with the section's server."""
+    if into == "target":
+        return
+    said = settings.restore_target
+    of = said.model_dump(mode="json", exclude_unset=True, exclude={"password", "password_file"})
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in of.items()]
+    raise ConfigError(
+        "[restore_target] is no target of loads, so nothing would keep it up to date",
+        hint="\n".join(
+            [
+                "give its server a section of targets, in place of [restore_target], and name that: --into replica",
+                "",
+                "[targets.replica]",
+                *lines,
+                'password = "…"',
+                "",
+            ]
+        ),
+    )
 
 
 def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
@@ -142,6 +177,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
             server=server_name(target),
             version=version,
             holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
+            loads=tuple(_loads(connection)),
             notes=tuple(notes),
         )
 
@@ -166,7 +202,7 @@ def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView
         *_statements(connection, plan, plan.rules.routes, plan.infos, tables, dialect),
         *_one_name(connection, set(plan.places)),
     )
-    return TargetCheck(server=server_name(connection.settings), version=version, holds=(), notes=())
+    return TargetCheck(server=server_name(connection.settings), version=version, holds=(), loads=(), notes=())
 
 
 def require_own_database(connection: TargetConnection) -> None:
@@ -400,6 +436,13 @@ def places_beside(connection: TargetConnection, plan: RestorePlan, view: Archive
     places = places_of_loads(connection, view.genesis.cluster_id, view.databases)
     own = connection.settings.schema_name.casefold()
     return [name for name in places if name not in plan.databases and name.casefold() != own]
+
+
+def _loads(connection: TargetConnection) -> Iterator[str]:
+    """Loads that have come somewhere there; one that is incomplete has nothing that could be lost."""
+    for each in state.read_all(connection) if state.is_known(connection) else ():
+        if each.state is not TargetState.INCOMPLETE:
+            yield f"the state of the load {each.task}, {each.state} at {show(each.ts)} of cluster {each.cluster_id}"
 
 
 def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Dropped, ...]:

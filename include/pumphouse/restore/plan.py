@@ -183,6 +183,14 @@ class RestorePlan:
                 digest.update(f"{piece.segment.key} {piece.segment.sha256} {piece.after} {piece.upto}\n".encode())
         return digest.hexdigest()
 
+    def require_shown(self, digest: str) -> None:
+        """RestoreError unless this is the plan with that digest."""
+        if self.digest() != digest:
+            raise RestoreError(
+                f"the plan of the restore to {show(self.to)} is another one than was shown",
+                hint="settings or the archive changed since: look at the plan again",
+            )
+
     def require_accepted(self, accept_losses: bool) -> None:
         """RestoreError when something in the range was declared lost and nobody said that this is accepted."""
         declared = self.losses.declared

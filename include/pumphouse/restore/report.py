@@ -29,7 +29,8 @@ class RestoreReport:
 
     ``proof``: what was found when the rows were held against the archive; None: nobody asked. ``lacks``: what the
     source had and no restore builds, kept as text with the dump; or why nothing is known of it. ``estimate_s``: of
-    a dry run, how long it would take by the last drills; None: there were none.
+    a dry run, how long it would take by the last drills; None: there were none. ``followed``: the load from the
+    moment on, done or to do; None: nobody asked for it.
     """
 
     plan: RestorePlan
@@ -40,6 +41,12 @@ class RestoreReport:
     proof: Proof | None = None
     lacks: SourceObjects | str = ""
     estimate_s: float | None = None
+    followed: LoadReport | None = None
+
+    @property
+    def before(self) -> bool:
+        """Whether an earlier run of the same command has restored the target, and only the load goes on."""
+        return self.followed is not None and all(step["state"] == "done before" for step in self.load.steps)
 
     @property
     def shown(self) -> ShownPlan:
@@ -58,6 +65,7 @@ class RestoreReport:
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
             "estimate_s": self.estimate_s,
             "load": self.load.to_dict(),
+            "followed": None if self.followed is None else self.followed.to_dict(),
             "lacks": self.lacks if isinstance(self.lacks, str) else self.lacks.counts(),
             "proof": None if self.proof is None else self.proof.summary(),
         }

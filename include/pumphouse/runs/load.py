@@ -76,19 +76,11 @@ def run(
         archive = parts.readable_archive
         archive.genesis()
 
-        def seen(since: Tso | None) -> ArchiveView:
-            found = read_view(archive, since=since, touched=True)
-            _require_covered(found, to)
-            return found
-
-        def ruled(view: ArchiveView) -> LoadSettings:
-            rules = passing_own(settings.load.rules, view, target.schema_name)
-            return settings.load.model_copy(update={"rules": rules})
-
         with TargetConnection.open(target, owner=not dry_run) as connection:
-            first = None if is_known(connection) else seen(None)
+            first = None if is_known(connection) else seen(parts, None, to)
             if first is not None:
-                _require_new(connection, settings, ruled(first).rules, first, to, equal_at)
+                rules = ruled(settings, target, first).rules
+                _require_new(connection, settings, rules, first, to, equal_at)
             owner = None
             if not dry_run:
                 run_id = run_id or new_run_id()
@@ -99,30 +91,68 @@ def run(
                 require_ours(connection, task, archive.cluster_id)
             if abandon:
                 return _abandon(connection, owner, task, abandon)
-            with nullcontext() if owner is None else noting(connection, task):
-                standing = Standing() if owner is None and first is not None else read_standing(connection, task)
-                standing = replace(standing, recorded=NOTHING_RECORDED) if anew else standing
-                found, plan = standing.checkpoint, standing.plan
-                moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
-                # Not the first one where another run has begun meanwhile: it may have seen more.
-                view = first if found is None else None
-                view = view or seen(None if resync or moved else _since(standing, repeat))
-                load = ruled(view)
-                if found is not None and moved:
-                    upto = found.ts if plan is None else max(found.ts, plan.to_ts)
-                    require_in_place(connection, task, load.rules, view.timeline, found.ts, upto)
-                since = (equal_at or Tso(0)) if found is None or is_beginning(found) else found.ts
-                begun = None if plan is None or standing.untouched else plan.from_ts
-                rules, uses = rules_of_run(connection, task, load.rules, since, view.timeline, begun)
-                given = Given(view=view, standing=standing, rules=rules, settings=load, task=task, target=target)
-                with _left_out_until_the_end(resync, given):
-                    steps = _plan(connection, given, to=to, repeat=repeat, equal_at=equal_at, resync=resync)
-                if owner is None:
-                    return LoadReport.of(given).planned(steps, standing.recorded)
-                uses.write_down(connection, owner, task)
-                executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
-                with _left_out_until_the_end(resync):
-                    return executor.carry_out(steps, again=anew)
+            return load_owned(
+                parts, connection, owner, task=task, first=first, to=to, repeat=repeat, equal_at=equal_at,
+                resync=resync, anew=anew, progress=progress,
+            )  # fmt: skip
+
+
+def load_owned(
+    parts: Parts,
+    connection: TargetConnection,
+    owner: Ownership | None,
+    *,
+    task: str,
+    first: ArchiveView | None = None,
+    to: Tso | None = None,
+    repeat: Tso | None = None,
+    equal_at: Tso | None = None,
+    resync: str = "",
+    anew: bool = False,
+    progress: Progress = silent,
+) -> LoadReport:
+    """What `run` does with a target that is its own; ``owner`` None: only plan.
+
+    ``first``: the whole archive, where the target knew of no load when it was looked at. The others are those of `run`.
+    """
+    settings, target = parts.settings, connection.settings
+    with nullcontext() if owner is None else noting(connection, task):
+        standing = Standing() if owner is None and first is not None else read_standing(connection, task)
+        standing = replace(standing, recorded=NOTHING_RECORDED) if anew else standing
+        found, plan = standing.checkpoint, standing.plan
+        moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
+        # Not the first one where another run has begun meanwhile: it may have seen more.
+        view = first if found is None else None
+        view = view or seen(parts, None if resync or moved else _since(standing, repeat), to)
+        load = ruled(settings, target, view)
+        if found is not None and moved:
+            upto = found.ts if plan is None else max(found.ts, plan.to_ts)
+            require_in_place(connection, task, load.rules, view.timeline, found.ts, upto)
+        since = (equal_at or Tso(0)) if found is None or is_beginning(found) else found.ts
+        begun = None if plan is None or standing.untouched else plan.from_ts
+        rules, uses = rules_of_run(connection, task, load.rules, since, view.timeline, begun)
+        given = Given(view=view, standing=standing, rules=rules, settings=load, task=task, target=target)
+        with _left_out_until_the_end(resync, given):
+            steps = _plan(connection, given, to=to, repeat=repeat, equal_at=equal_at, resync=resync)
+        if owner is None:
+            return LoadReport.of(given).planned(steps, standing.recorded)
+        uses.write_down(connection, owner, task)
+        executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+        with _left_out_until_the_end(resync):
+            return executor.carry_out(steps, again=anew)
+
+
+def seen(parts: Parts, since: Tso | None, to: Tso | None) -> ArchiveView:
+    """The archive as it is now; UsageError where it does not hold the moment that was asked for."""
+    found = read_view(parts.readable_archive, since=since, touched=True)
+    _require_covered(found, to)
+    return found
+
+
+def ruled(settings: Settings, target: TargetSettings, view: ArchiveView) -> LoadSettings:
+    """The section [load], with the rules that a target needs for what is called as our schema there."""
+    rules = passing_own(settings.load.rules, view, target.schema_name)
+    return settings.load.model_copy(update={"rules": rules})
 
 
 def _abandon(connection: TargetConnection, owner: Ownership | None, task: str, reason: str) -> LoadReport:

@@ -114,7 +114,7 @@ def prove_restored(
     """Compare what a restore has built with the archive: `pumphouse restore --verify`.
 
     Of a restore of parts, or a drill, its tables at their places; nothing says there that nobody has changed them
-    since.
+    since. Of a restore that its load has followed, where the target stands by then.
 
     Args:
         settings: as the restore had them.
@@ -126,7 +126,8 @@ def prove_restored(
     plan = report.plan
     if not isinstance(plan, PartsPlan):
         on: Into = "target" if into == "target" else "restore_target"
-        return prove(settings, on=on, at=plan.to, task=task, progress=progress)
+        at = plan.to if report.followed is None else None
+        return prove(settings, on=on, at=at, task=task, progress=progress)
     target, only = own_schema(named_target(settings, into)), tuple(sorted(each.table.lower() for each in plan.placed))
     with Parts(settings) as parts:
         archive = parts.readable_archive

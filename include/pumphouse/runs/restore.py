@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import structlog
@@ -13,20 +14,22 @@ from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
-from pumphouse.loader import state
+from pumphouse.loader import fence, state
+from pumphouse.loader.begin import ready_at
 from pumphouse.loader.failed import noting
-from pumphouse.loader.names import passing_own
+from pumphouse.loader.fence import Ownership
+from pumphouse.loader.planner import plan_load
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
-from pumphouse.loader.steps import Given
+from pumphouse.loader.steps import Follow, Given
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
-from pumphouse.restore.check import Into, check_target, named_target, places_beside
+from pumphouse.restore.check import Into, check_target, named_target, places_beside, require_followed
 from pumphouse.restore.plan import begin_at, plan_restore
 from pumphouse.restore.report import RestoreReport, ShownPlan
-from pumphouse.runs.load import check_mode, new_run_id
+from pumphouse.runs.load import check_mode, load_owned, new_run_id, ruled, seen
 from pumphouse.settings import Settings
 
 log = structlog.get_logger()
@@ -47,12 +50,13 @@ def run(
     replace: str = "",
     anew: bool = False,
     plan_only: bool = False,
+    follow: bool = False,
     progress: Progress = silent,
 ) -> RestoreReport:
     """Restore a target to a moment in the archive's range, also in the middle of a window.
 
     Every database that the source ever had is dropped on the target and built again. The target stays `incomplete`
-    until the restore has ended; then the load ``task`` goes on from ``to``.
+    until the restore has ended; then the load ``task`` goes on from ``to``: the next one, or with ``follow`` this run.
 
     Args:
         settings: all settings.
@@ -69,58 +73,98 @@ def run(
         replace: the target's name, as ``check.server`` of the report says it: its data may go.
         anew: a restore to the same moment that did not end begins anew, in place of going on where it stopped.
         plan_only: a dry run that does not look at the target.
+        follow: then load on, to the archive's end of that time. One that was killed in its load goes on with that.
         progress: told of each step.
 
     Raises:
         ConfigError, TargetUnreachable, RestoreError, TargetUnavailable, TargetBusy, RowRejected, LoadError, …
     """
+    if follow:
+        require_followed(settings, into)
     target, task = named_target(settings, into), task or settings.load.task
     check_mode(settings)
     with Parts(settings) as parts:
         to, base = (to, base) if shown is None else (shown.to, shown.base)
         view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
         view = begin_at(view, base, to)
-        rules = passing_own(settings.load.rules, view, target.schema_name)
-        load = settings.load.model_copy(update={"rules": rules})
+        load = ruled(settings, target, view)
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
         plan = plan_restore(view, to, task=task, settings=load, wall=wall)
-        if shown is not None and plan.digest() != shown.digest:
-            raise RestoreError(
-                f"the plan of the restore to {show(plan.to)} is another one than was shown",
-                hint="settings or the archive changed since: look at the plan again",
-            )
+        if shown is not None:
+            plan.require_shown(shown.digest)
         if plan.losses:
             log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
-        ruled = Rules.of(rules, Tso(0))
-        given = Given(view=view, standing=Standing(), rules=ruled, settings=load, task=task, target=target)
+        rules = Rules.of(load.rules, Tso(0))
+        given = Given(view=view, standing=Standing(), rules=rules, settings=load, task=task, target=target)
         report, lacks = LoadReport.of(given), kept_with(parts.readable_archive, view.base_at(plan.base))
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
         told: dict[str, Any] = {"plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate}
+        on = Follow(cluster_id=view.genesis.cluster_id, ts=plan.to) if follow else None
         if dry_run and plan_only:
-            return RestoreReport(dry_run=True, load=report.planned(plan.steps(given)), **told)
+            report = report.planned(plan.steps(given).followed(on))
+            return RestoreReport(dry_run=True, load=report, followed=_load_on(parts, given, on), **told)
         check = check_target(settings, into, plan, view)
         if check.notes:
             log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
-        if not dry_run:
-            plan.require_accepted(accept_losses)
-            check.require_named(replace)
         with TargetConnection.open(target, owner=not dry_run) as connection:
+            # By an earlier run of this command, whose load has not ended: nothing is dropped.
+            restored = on is not None and not anew and state.is_ready_with(connection, task, on.digest)
             owner = None
             if not dry_run:
+                if not restored:
+                    plan.require_accepted(accept_losses)
+                    check.require_named(replace, follow=follow)
                 run_id, cluster_id = run_id or new_run_id(), view.genesis.cluster_id
                 owner = own_target(
                     connection, task=task, cluster_id=cluster_id, run=run_id, take_over=take_over, any_task=True
                 )
-                if shown is not None:
+                if shown is not None and not restored:
                     _require_no_later(connection, view)
-            steps = plan.steps(given, places_beside(connection, plan, view))
-            if owner is None:
+            steps = plan.steps(given, places_beside(connection, plan, view)).followed(on)
+            if restored:
+                report = report.planned(steps, steps.all_done, dry_run=dry_run)
+            elif owner is None:
                 report = report.planned(steps, state.recorded(connection, task))
             else:
                 executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
                 with noting(connection, task):  # what a load before it failed by is over
                     report = executor.carry_out(steps, again=anew)
-    return RestoreReport(dry_run=dry_run, check=check, load=report, **told)
+            there = connection if restored or owner is not None else None
+            followed = _load_on(parts, given, on, there, owner, progress)
+    return RestoreReport(dry_run=dry_run, check=check, load=report, followed=followed, **told)
+
+
+def _load_on(
+    parts: Parts,
+    given: Given,
+    on: Follow | None,
+    connection: TargetConnection | None = None,
+    owner: Ownership | None = None,
+    progress: Progress = silent,
+) -> LoadReport | None:
+    """The load of the target behind the restore, under the same lock; without ``owner`` what it does.
+
+    ``given``: of the restore. ``connection``: to the target where it is restored.
+    """
+    if on is None:
+        return None
+    if connection is None:
+        view, found = seen(parts, on.ts, None), ready_at(given, on.ts)
+        load = ruled(parts.settings, given.target, view)
+        rules = Rules.of(load.rules, Tso(0))
+        given = dataclasses.replace(given, view=view, standing=Standing(checkpoint=found), settings=load, rules=rules)
+        return LoadReport.of(given).planned(plan_load(given, found, None))
+    if owner is None:
+        return load_owned(parts, connection, None, task=given.task)
+    if not state.is_ready_with(connection, given.task, on.digest):
+        raise RestoreError(
+            f"target {connection.name} was restored or loaded by others since this run looked at it",
+            hint="run this again: it looks again",
+            target=connection.name,
+        )
+    done = load_owned(parts, connection, fence.raise_again(connection, owner), task=given.task, progress=progress)
+    state.forget_steps(connection, fence.raise_again(connection, owner))
+    return done
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:

@@ -19,7 +19,7 @@ from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.state import NOTHING_RECORDED, Recorded, Standing
 from pumphouse.loader.steps import Given, HandOver, Steps
 from pumphouse.loader.target import TABLES, TargetConnection
-from pumphouse.model.tso import Tso, compose, show
+from pumphouse.model.tso import Tso, compose
 from pumphouse.parts import Parts
 from pumphouse.restore.check import Place, TargetCheck, check_parts, named_target
 from pumphouse.restore.parts import TASK, Chosen, PartsPlan, own_schema, plan_parts
@@ -82,11 +82,8 @@ def run(
         view = begin_at(view, base, to)
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
         plan = plan_parts(view, to, chosen=chosen, target=target, settings=settings.load, wall=wall)
-        if shown is not None and plan.digest() != shown.digest:
-            raise RestoreError(
-                f"the plan of the restore to {show(plan.to)} is another one than was shown",
-                hint="settings or the archive changed since: look at the plan again",
-            )
+        if shown is not None:
+            plan.require_shown(shown.digest)
         if plan.losses:
             log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
         given = Given(
