@@ -67,6 +67,19 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
         "into_database": Param(
             None, type=["null", "string"], title="Database there", description="of the tables; empty: their own"
         ),
+        "keys": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Keys",
+            description="of one table: primary keys, one a line (of several columns 7,abc). Only their rows",
+        ),
+        "key_from": Param(
+            None, type=["null", "string"], title="Key from", description="or: its key's first column is this or more"
+        ),
+        "key_to": Param(
+            None, type=["null", "string"], title="Key to", description="and less than this, which is no part of it"
+        ),
         "base": Param(
             None,
             type=["null", "string"],

@@ -220,6 +220,9 @@ class RestoreForm:
     tables: tuple[str, ...]
     called: str
     database: str
+    keys: tuple[str, ...]
+    key_from: str | None
+    key_to: str | None
     base: str
     accept_losses: bool
 
@@ -232,6 +235,9 @@ class RestoreForm:
             tables=tuple(each.strip() for each in params["tables"] or () if each.strip()),
             called=params["as"] or "",
             database=params["into_database"] or "",
+            keys=tuple(each for each in params["keys"] or () if each),
+            key_from=params["key_from"] or None,
+            key_to=params["key_to"] or None,
             base=params["base"] or "",
             accept_losses=bool(params["accept_losses"]),
         )
@@ -239,15 +245,19 @@ class RestoreForm:
 
 def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
     """Settings with the form's connection, its section, and the run: of the whole, or of tables."""
+    from pumphouse.loader.keys import Predicate
     from pumphouse.restore.parts import Chosen
     from pumphouse.runs import restore, restore_parts
 
+    where = Predicate(keys=form.keys, low=form.key_from, below=form.key_to)
     if form.tables:
         settings, into = server_settings(form.target)
-        chosen = Chosen(tables=form.tables, called=form.called, database=form.database)
+        chosen = Chosen(tables=form.tables, called=form.called, database=form.database, where=where)
         return settings, into, partial(restore_parts.run, settings, chosen=chosen, into=into)
-    if form.called or form.database:
-        raise UsageError("a name there, or a database there, is for tables", hint="name the tables, or leave it empty")
+    if form.called or form.database or where:
+        raise UsageError(
+            "a name there, a database there and keys are for tables", hint="name the tables, or leave it empty"
+        )
     settings, into = server_settings(form.target)
     if into == "source":
         raise UsageError("the source is restored to by tables alone", hint="name the tables")

@@ -304,6 +304,25 @@ def test_tables_come_back_by_the_form_beside_what_the_target_has_and_are_proved(
     }  # fmt: skip
 
 
+@pytest.mark.row("R3", "R4")
+def test_some_rows_of_a_table_come_back_by_the_form_and_are_proved(world: World) -> None:
+    world.restore()
+    at = sorted(world.then)[3]
+    for called, fields, chosen in (
+        ("d.t_keys", {"keys": ["1", "21", ""]}, {1, 21}),
+        ("d.t_range", {"key_from": "20", "key_to": "31"}, {20, 21, 30}),
+    ):
+        run, state, (question,) = world.triggered(
+            "binlog_restore", to=str(at), tables=["d.t"], **{"as": called}, **fields, verify=True, dry_run=False
+        )
+        assert state == "success", watch.failure(world.api, "binlog_restore", run)
+        assert f"Restore d.t as {called}, rows with " in question
+        rows = {row: count for row, count in world.then[at]["t"].items() if row[0] in chosen}
+        assert len(rows) == len(chosen)
+        assert world.rows()[called.removeprefix("d.")] == rows
+        assert world.api.result("binlog_restore", run, "verify", key="proven")["equal"] == 1
+
+
 @pytest.mark.row("R4")
 def test_a_drill_restores_proves_and_leaves_nothing_also_of_one_that_was_killed(world: World) -> None:
     world.restore()

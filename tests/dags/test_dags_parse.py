@@ -84,6 +84,7 @@ def test_restore_asks_for_a_moment_and_a_target_and_is_a_dry_run_as_it_opens(par
     assert params == {
         "moment": None, "to": "latest", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False,
         "tables": None, "as": None, "into_database": None, "base": None, "verify": False,
+        "keys": None, "key_from": None, "key_to": None,
     }  # fmt: skip
 
 

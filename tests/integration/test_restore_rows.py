@@ -55,7 +55,8 @@ def rows_of(
 
 def by_key(source: MadeSource, name: str, key: dict[str, Any], **more: Any) -> None:
     """A table whose primary key is no handle: an update that moves a row is one change, with an image of either key."""
-    columns = [key, column(2, "n", MysqlType.LONGLONG)]
+    flags = key["type"]["Flag"] | 3  # NOT NULL, PRIMARY KEY
+    columns = [{**key, "type": key["type"] | {"Flag": flags}}, column(2, "n", MysqlType.LONGLONG)]
     source.create_table(name, columns, pk_is_handle=False, index_info=[PRIMARY], **more)
 
 
@@ -151,10 +152,10 @@ def test_what_a_collation_takes_for_ascii_is_what_the_server_says(target: Target
     """All characters of one key: equal where the server says so, an error where it may, and none that it knows of is missed."""
     target.execute("CREATE DATABASE c DEFAULT CHARACTER SET utf8mb4")
     kinds = ["general_ci", "unicode_ci", "unicode_520_ci"] + ["0900_ai_ci"] * is_mysql()
-    plain = [chr(each) for each in range(0x20, 0x7F)]
+    plain = [*map(chr, range(0x20, 0x7F)), "k ", "  "]
     for collation in (f"utf8mb4_{each}" for each in kinds):
         table = f"c.{collation}"
-        target.execute(f"CREATE TABLE {table} (c VARCHAR(1) COLLATE {collation})")
+        target.execute(f"CREATE TABLE {table} (c VARCHAR(2) COLLATE {collation})")
         others = [
             chr(each) for each in (*range(1, 0x20), *range(0x7F, 0xD800), *range(0xE000, 0x10000))
         ] * collation.endswith("general_ci")
