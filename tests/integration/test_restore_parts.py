@@ -13,6 +13,7 @@ from pumphouse.cli import cli
 from pumphouse.errors import LoadError, RestoreError, TargetBusy, UsageError
 from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
+from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.restore.parts import Chosen, own_schema
@@ -34,9 +35,15 @@ _SERVERS_OWN = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 
 
 def parts(
-    settings: Settings, *tables: str, into: Any = "target", called: str = "", database: str = "", **how: Any
+    settings: Settings,
+    *tables: str,
+    into: Any = "target",
+    called: str = "",
+    database: str = "",
+    where: Predicate = ALL_ROWS,
+    **how: Any,
 ) -> RestoreReport:
-    chosen = Chosen(tables=tables, called=called, database=database)
+    chosen = Chosen(tables=tables, called=called, database=database, where=where)
     return restore_parts.run(settings, chosen=chosen, into=into, **{"dry_run": False, **how})
 
 
@@ -242,6 +249,12 @@ def test_rows_that_came_from_another_table_come_along(
     parts(settings, f"d.{name}", called="d.back")
     assert target_rows(target)["back"] == source.snapshot()[name]
     assert everything(target, "d.back") == before
+    for number, where in enumerate((Predicate(low="2", below="8"), Predicate(keys=("1", "27")))):
+        parts(settings, f"d.{name}", called=f"d.some{number}", where=where)
+        ids = range(2, 8) if number == 0 else (1, 27)
+        wanted = {row: count for row, count in source.snapshot()[name].items() if row[0] in ids}
+        assert wanted, "there is something to choose"
+        assert target_rows(target)[f"some{number}"] == wanted
 
 
 def test_another_restore_is_refused_while_one_has_not_ended_and_anew_gives_that_up(
