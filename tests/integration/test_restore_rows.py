@@ -272,6 +272,7 @@ def test_a_row_whose_key_only_the_server_can_compare_ends_the_restore_by_name(
     with pytest.raises(LoadError, match=r"'Müller' \(k\) may be equal to 'Muller' by utf8mb4_general_ci") as refused:
         rows_of(settings, "d.t", "c.two", "Muller")
     assert "restore the whole table" in refused.value.hint
+    assert "--anew" in refused.value.hint
     assert set(target_rows(target, "c")) == {"one"}
 
 

@@ -196,7 +196,7 @@ def _caseless(equal: str, alike: str, column: str, collation: str, text: bytes, 
         found = values.filter(unknown)[0].as_py().decode(errors="replace")
         raise LoadError(
             f"the key {found!r} ({column}) may be equal to {text.decode()!r} by {collation}, which only a server knows",
-            hint=_WHOLE,
+            hint=f"{_WHOLE}; --anew gives this one up",
         )
     return pc.match_substring_regex(values, equal)
 
