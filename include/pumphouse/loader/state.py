@@ -160,14 +160,19 @@ def read_all(connection: TargetConnection) -> list[Checkpoint]:
     ]
 
 
-def is_known(connection: TargetConnection) -> bool:
-    """Whether any load or restore has begun there."""
+def read_known(connection: TargetConnection) -> list[Checkpoint]:
+    """The same; none where no load or restore has begun there, or the last one of parts has ended."""
     try:
-        return bool(read_all(connection))
+        return read_all(connection)
     except StatementFailed as error:  # information_schema would hide a table that this user may not read
         if error.code not in NO_SUCH:
             raise
-        return False
+        return []
+
+
+def is_known(connection: TargetConnection) -> bool:
+    """Whether any load or restore has begun there."""
+    return bool(read_known(connection))
 
 
 def reach(connection: TargetConnection, cluster_id: int) -> Tso:

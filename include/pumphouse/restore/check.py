@@ -222,10 +222,8 @@ def _own_database(connection: TargetConnection) -> Iterator[str]:
     )
     if "fence" not in tables and (tables or held):
         yield f"it has a database {own} that is none of a restore: drop it if nobody needs it, or {other}"
-    elif state.is_known(connection):
-        tasks = {each.task for each in state.read_all(connection)} - {TASK}
-        if tasks:
-            yield f"its database {own} keeps the state of the load {', '.join(sorted(tasks))}: {other}"
+    elif tasks := {each.task for each in state.read_known(connection)} - {TASK}:
+        yield f"its database {own} keeps the state of the load {', '.join(sorted(tasks))}: {other}"
 
 
 def _of_a_tidb(connection: TargetConnection, plan: PartsPlan, dialect: Dialect, cluster: str) -> Iterator[str]:
@@ -440,7 +438,7 @@ def places_beside(connection: TargetConnection, plan: RestorePlan, view: Archive
 
 def _loads(connection: TargetConnection) -> Iterator[str]:
     """Loads that have come somewhere there; one that is incomplete has nothing that could be lost."""
-    for each in state.read_all(connection) if state.is_known(connection) else ():
+    for each in state.read_known(connection):
         if each.state is not TargetState.INCOMPLETE:
             yield f"the state of the load {each.task}, {each.state} at {show(each.ts)} of cluster {each.cluster_id}"
 
