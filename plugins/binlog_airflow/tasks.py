@@ -235,7 +235,7 @@ class RestoreForm:
             tables=tuple(each.strip() for each in params["tables"] or () if each.strip()),
             called=params["as"] or "",
             database=params["into_database"] or "",
-            keys=tuple(each for each in params["keys"] or () if each),
+            keys=tuple(each for each in params["keys"] or () if each.strip()),
             key_from=params["key_from"] or None,
             key_to=params["key_to"] or None,
             base=params["base"] or "",

@@ -29,6 +29,8 @@ from pumphouse.runs import restore_parts
 from pumphouse.runs.proof import prove_restored
 from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import LoadSettings, Settings, TargetSettings
+from tests.integration.test_load_ddl_kinds import partitions
+from tests.integration.test_load_routes import exchange
 from tests.integration.test_load_rules import ID, TEXT, put
 from tests.support import formats
 from tests.support.killed import Killed
@@ -71,6 +73,7 @@ def by_key(source: MadeSource, name: str, key: dict[str, Any], **more: Any) -> N
 # -- as a server compares
 
 UNSIGNED = 32
+YEAR = column(1, "k", MysqlType.YEAR, flen=4, flag=UNSIGNED | 64)
 # Type of the key, its values, keys that are asked for, ranges.
 TYPES: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str], Sequence[tuple[str | None, str | None]]]] = {
     "int": (column(1, "k"), [-5, 0, 7, 70], ["7", "-5", "8"], [("-5", "70"), (None, "0"), ("8", None)]),
@@ -97,7 +100,7 @@ TYPES: dict[str, tuple[dict[str, Any], Sequence[Any], Sequence[str], Sequence[tu
     "time": (column(1, "k", MysqlType.TIME, flen=13, decimal=2), ["-12:00:00.00", "100:00:01.50"], ["-12:00:00", "100:00:01.5"], []),
     "enum": (column(1, "k", MysqlType.ENUM, elems=["b", "a", "c"]), [1, 2, 3], ["c", "b"], []),
     "set": (column(1, "k", MysqlType.SET, elems=["b", "a", "c"]), [1, 3, 4], ["c", "b,a"], []),
-    "year": (column(1, "k", MysqlType.YEAR, flen=4, flag=UNSIGNED | 64), [2005, 1999], ["2005"], []),
+    "year": (YEAR, [2005, 1999, 0], ["2005", "0000"], []),
 }  # fmt: skip
 
 
@@ -322,6 +325,11 @@ def test_a_table_without_a_primary_key_and_more_than_one_table_are_refused(sourc
         (column(1, "k", MysqlType.NEWDECIMAL, flen=9, decimal=2), {"keys": ("1.005",)}, "is no value of k"),
         (column(1, "k", MysqlType.DATETIME, flen=19), {"keys": ("2024-01-01 00:00:00.5",)}, "is no value of k"),
         (column(1, "k", MysqlType.DATE, flen=10), {"keys": ("today",)}, "is no value of k"),
+        (column(1, "k", MysqlType.TIMESTAMP, flen=19), {"keys": ("2024-01-01T00:00:00Z",)}, "is no value of k"),
+        (column(1, "k", MysqlType.TIMESTAMP, flen=19), {"keys": ("00:00",)}, "is no value of k"),
+        *((YEAR, {"keys": (each,)}, f"'{each}' is no value of k") for each in ("26", "00", "1900", "2156")),
+        (column(1, "k", MysqlType.ENUM, elems=["a"]), {"keys": ("1",)}, "'1' is no value of k"),
+        (column(1, "k", MysqlType.SET, elems=["a"]), {"keys": ("1",)}, "'1' is no value of k"),
     ],
 )  # fmt: skip
 def test_what_this_release_does_not_compare_as_a_server_does_is_refused_by_name(
@@ -331,6 +339,20 @@ def test_what_this_release_does_not_compare_as_a_server_does_is_refused_by_name(
     source.genesis()
     with pytest.raises(UsageError, match=why):
         planned(source, **where)
+
+
+@pytest.mark.parametrize("text", ["7\n,8", '7,"8', '7,"8"9', "7,8,9"])
+def test_a_key_of_several_columns_that_is_no_line_of_csv_is_refused(source: MadeSource, text: str) -> None:
+    source.create_table(
+        "t",
+        [ID, TEXT],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("id", 0), ("a", 1), unique=True, primary=True)],
+    )
+    source.genesis()
+    planned(source, keys=('7,"8"',))
+    with pytest.raises(UsageError, match=r"the key of d\.t \(id, a\)"):
+        planned(source, keys=(text,))
 
 
 @pytest.mark.parametrize("kind", ["type", "collation", "columns", "swap", "none"])
@@ -362,6 +384,26 @@ def test_a_key_that_a_ddl_changed_within_what_is_read_is_refused_and_a_later_dum
     with pytest.raises(UsageError, match=r"had another one up to \d+") as refused:
         planned(source, keys=("1,2",) if kind == "columns" else ("1",))
     assert "--base" in refused.value.hint
+
+
+def test_the_key_of_a_table_whose_rows_come_along_is_that_in_all_that_is_read(source: MadeSource) -> None:
+    """Of one type, so that only the ids of its columns tell (b, a) from (a, b)."""
+    columns = [column(1, "a", flag=3), column(2, "b", flag=3)]
+
+    def primary(*names: str) -> list[dict[str, Any]]:
+        return [index(1, "PRIMARY", *((each, "ab".index(each)) for each in names), unique=True, primary=True)]
+
+    whole = partitions(source, ("p0", "10"), ("p1", "MAXVALUE"), type_=1)
+    source.create_table("p", columns, pk_is_handle=False, index_info=primary("a", "b"), partition=whole)
+    source.create_table("t", columns, pk_is_handle=False, index_info=primary("b", "a"))
+    source.genesis()
+    changed = copy.deepcopy(source.tables["t"].info.raw)
+    changed["index_info"] = primary("a", "b")
+    source.alter("t", 12, changed)
+    exchange(source, "p", "t")
+    source.cut()
+    with pytest.raises(UsageError, match=r"d\.t had another one up to \d+.* \(b, a\)"):
+        planned(source, "d.p", keys=("1,2",))
 
 
 def test_a_reference_of_a_table_to_itself_is_left_out_with_the_rows_that_it_may_need(
@@ -437,3 +479,4 @@ def test_the_command_says_which_rows_and_proves_them(
     assert not prove_restored(settings, report, into="target").equal
     for wrong in (("--key", "7"), ("--table", "d.t", "--key-to", "7", "--key", "7"), ("--table", "d.t", "--key", "x")):
         assert isinstance(command(*wrong).exception, UsageError), wrong
+    assert "--key-from and --key-to need --table" in str(command("--key-from", "7").exception)

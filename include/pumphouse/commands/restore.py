@@ -73,8 +73,14 @@ _MOST = 20
     metavar="VALUE[,VALUE]",
     help="With one --table: only the row with this primary key; repeatable. Values, never SQL; TIMESTAMP in UTC.",
 )
-@click.option("--key-from", metavar="VALUE", help="Only rows whose key's first column is this or more.")
-@click.option("--key-to", metavar="VALUE", help="Only rows whose key's first column is less than this; this is not.")
+@click.option(
+    "--key-from", metavar="VALUE", help="With one --table: only rows whose key's first column is this or more."
+)
+@click.option(
+    "--key-to",
+    metavar="VALUE",
+    help="With one --table: only rows whose key's first column is less than this; this is not.",
+)
 @click.option(
     "--replace",
     default="",
@@ -157,7 +163,7 @@ def restore(
         raise UsageError("a dry run restores nothing that could be verified: leave --verify out")
     where = Predicate(keys=keys, low=key_from, below=key_to)
     if not tables and (called or into_database or where):
-        raise UsageError("--as, --into-database and --key need --table")
+        raise UsageError("--as, --into-database, --key, --key-from and --key-to need --table")
     with naming(into if section == "target" else "target"):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         chosen = Chosen(tables=tables, called=called, database=into_database, where=where)

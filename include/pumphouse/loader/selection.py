@@ -72,8 +72,11 @@ class Selection:
 def key_of(wanted: Wanted, text: str) -> list[pa.Scalar]:
     """A key as somebody types it, in the types of its columns; UsageError."""
     columns = _key_columns(wanted)
-    said = [text] if len(columns) == 1 else next(csv.reader([text]), [])
     of = f"the key of {wanted.db}.{wanted.table.name} ({', '.join(wanted.key)})"
+    try:
+        said = [text] if len(columns) == 1 else next(csv.reader([text], strict=True), [])
+    except csv.Error as error:
+        raise UsageError(f"{text!r} is no line of CSV for {of}: {error}", hint="as --key 7,abc") from error
     if len(said) != len(columns):
         raise UsageError(f"{text!r} has {len(said)} values, {of} has {len(columns)}", hint="as --key 7,abc")
     return [_value(column, value, of) for column, value in zip(columns, said, strict=True)]
@@ -99,7 +102,8 @@ def _key_columns(wanted: Wanted) -> list[ColumnInfo]:
 def _value(column: ColumnInfo, text: str, of: str) -> pa.Scalar:
     """A value of a column, in the one form that the archive has it in."""
     try:
-        return pa.scalar(_FORMED[kind_of(column.type)](column.type, text), arrow_field(column).type)
+        formed = _of_year if column.type.tp == MysqlType.YEAR else _FORMED[kind_of(column.type)]
+        return pa.scalar(formed(column.type, text), arrow_field(column).type)
     except (ValueError, ArithmeticError, CodecError, pa.ArrowException) as error:
         raise UsageError(f"{text!r} is no value of {column.name} in {of}") from error
 
@@ -108,13 +112,21 @@ def _of_text(kind: FieldType, text: str) -> bytes:
     return bytes.fromhex(text[2:]) if kind.charset == "binary" and text.startswith("0x") else text.encode()
 
 
+def _of_year(_: FieldType, text: str) -> int:
+    """ValueError for one of two digits: a server takes 26 for 2026, and the year 0 by how it is written."""
+    year = int(_number(text))
+    if text not in ("0", "0000") and not 1901 <= year <= 2155:
+        raise ValueError(text)
+    return year
+
+
 def _of_enum(kind: FieldType, text: str) -> int:
-    return kind.elems.index(text) + 1 if text in kind.elems else int(text)
+    """ValueError for what is no name of it; '' is also the value of a server's that is none."""
+    return kind.elems.index(text) + 1 if text or text in kind.elems else 0
 
 
 def _of_set(kind: FieldType, text: str) -> int:
-    members = set(filter(None, text.split(",")))
-    return sum(1 << kind.elems.index(each) for each in members) if members <= {*kind.elems} else int(text)
+    return sum(1 << kind.elems.index(each) for each in set(filter(None, text.split(","))))
 
 
 def _number(text: str) -> str:

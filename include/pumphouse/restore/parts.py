@@ -416,20 +416,22 @@ def _require_one_key(
     if not key:
         raise UsageError(f"{'.'.join(last.name)} has no primary key to choose rows by", hint=_ROWS_OTHERWISE)
     for table_id in sorted(ids_of(view.timeline, names)):
-        versions = view.timeline.versions.get(table_id, ())
-        for version, after in zip_longest(versions, versions[1:]):
+        versions, later = view.timeline.versions.get(table_id, ()), None
+        for version, after in reversed([*zip_longest(versions, versions[1:])]):
             name, until = ".".join(version.name), to if after is None else Tso(after.commit_ts - 1)
             read = version.commit_ts <= to and until >= base.low and not version.dropped and name.lower() in names
             if not read or not has_rows(version):
                 continue
             there = _key(version)
-            same = len(there) == len(key) and all(map(_one_type, there, key))
-            if not same or (table_id == last.table.id and [c.id for c in there] != [c.id for c in key]):
+            ids = [c.id for c in there]
+            # Rows come into another table as the last version has them: its key's columns stand for those of that one.
+            if len(there) != len(key) or not all(map(_one_type, there, key)) or ids != (later or ids):
                 raise UsageError(
                     f"rows of {'.'.join(last.name)} cannot be chosen by the key that it has at {show(to)}: {name} had "
                     f"another one up to {show(until)} ({', '.join(each.name for each in there) or 'none'})",
                     hint=f"begin with a dump from after that: --base; or {_ROWS_OTHERWISE}",
                 )
+            later = ids
             Selection(where, _as_read(version, tuple(each.name for each in there)))
 
 
