@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, read_proofs
+from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, newest_proof, read_proofs, red_proofs
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
 from pumphouse.loader import decode
 from pumphouse.loader.apart import server_name
+from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.proof import gather, prove
 from pumphouse.proof.archived import real
 from pumphouse.proof.forms import Form, Proven
 from pumphouse.proof.servers import ColumnThere, expression
-from pumphouse.runs import load
+from pumphouse.restore.parts import Chosen
+from pumphouse.restore.report import RestoreReport
+from pumphouse.runs import load, restore_parts
 from pumphouse.runs.proof import prove as run_proof
+from pumphouse.runs.proof import prove_restored
 from pumphouse.settings import LoadRule, Settings
 from tests.support import formats
 from tests.support.killed import Killed
@@ -509,6 +513,36 @@ def test_a_proof_that_was_killed_goes_on_though_the_target_has_gone_on(
     assert verify(source.archive).sound
 
 
+@pytest.mark.row("R3", "R4")
+def test_a_proof_of_chosen_rows_says_so_and_makes_no_red_one_of_the_table_good(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    with source.txn() as t:
+        t.insert("t", id=4711)
+        t.insert("t", id=4712)
+    at = source.genesis()
+
+    def restored_as(name: str, **where: Any) -> RestoreReport:
+        chosen = Chosen(tables=("d.t",), called=f"c.{name}", where=Predicate(**where))
+        return restore_parts.run(settings, chosen=chosen, into="target", to=at, dry_run=False)
+
+    whole = restored_as("whole")
+    target.execute("DELETE FROM c.whole WHERE id = 4712")
+    red = prove_restored(settings, whole, into="target")
+    assert (red.verdict, red.where) == ("DIFFERENT", "")
+    some = prove_restored(settings, restored_as("some", keys=("4711",)), into="target")
+    assert (some.equal, some.rows, some.where) == (True, 1, "with the key 4711")
+    assert "where" not in red.to_dict()
+    assert [each.where for each in read_proofs(source.archive)] == ["", "with the key 4711"]
+    for each in source.archive.store.list("proofs/"):
+        formats.check("proof", json.loads(source.archive.store.get(each.key)))
+    assert newest_proof(source.archive) == red
+    assert red_proofs(source.archive) == (red,)
+    assert verify(source.archive).sound
+
+
 def _pieces(settings: Settings) -> int:
     """Decoders of one pass: as many as connections, where there are enough pieces."""
     return settings.load.connections
@@ -538,7 +572,13 @@ def test_proofs_are_kept_as_the_page_says_listed_and_a_damaged_one_is_named(
     shown = formats.Shown()
     for each in source.archive.store.list("proofs/"):
         shown.check("proof", json.loads(source.archive.store.get(each.key)))
-    assert {each.split("/")[1] for each in shown.missing("proof")} <= {"only", "unexpected", "losses", "tables"}
+    assert {each.split("/")[1] for each in shown.missing("proof")} <= {
+        "only",
+        "unexpected",
+        "losses",
+        "tables",
+        "where",
+    }
     for each in source.archive.store.list("proofs/"):
         if each.key != key:
             source.archive.store.delete(each.key)

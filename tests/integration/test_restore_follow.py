@@ -11,16 +11,18 @@ import pytest
 from pumphouse.archive import consumer
 from pumphouse.archive.proofs import read_proofs
 from pumphouse.errors import ConfigError, LoadError, RestoreError, UsageError
-from pumphouse.loader import state
+from pumphouse.loader import decode, state
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load, restore
-from pumphouse.settings import Settings
+from pumphouse.runs.proof import prove, prove_restored
+from pumphouse.settings import LoadRule, Settings
 from tests.integration.test_several_targets import Site
 from tests.integration.test_steps import everything, killing, small_plans, states
 from tests.support.checkpoints import set_checkpoint
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
@@ -114,9 +116,8 @@ def test_killed_in_its_load_the_same_command_goes_on_with_that_and_needs_no_name
     assert shown.before
     assert shown.followed is not None
     assert [step for step, _ in states(shown.followed)][-2:] == ["apply", "apply"]
-    # A scheduled load comes between, and goes on as if nothing were to come.
-    more(source)
-    load.run(settings)
+    # A scheduled load comes between, to another moment, and goes on as if nothing were to come.
+    load.run(settings, to=more(source))
     end = more(source)
     target.execute("CREATE TABLE d.kept (id INT)")
     done = restore.run(settings, into="target", to=at, follow=True, dry_run=False)
@@ -174,6 +175,57 @@ def test_a_restore_that_was_killed_goes_on_with_follow_and_anew_restores_what_wa
         assert not restored(settings, dry_run=False, **how).before
         load.run(settings)
         assert target_rows(target) == source.snapshot()
+
+
+def test_a_load_that_has_come_to_the_end_or_another_rule_makes_it_another_restore(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    writing = source.txn()
+    with writing as t:
+        t.insert("t", id=4711)
+    at = source.cut()
+    more(source)
+    settings = small_plans(settings)
+
+    def killed_in_its_load() -> None:
+        with killing(state, "close_plan", at=3):
+            restored(settings, to=at, follow=True, anew=True, dry_run=False)
+        assert target.query("SELECT kind FROM pumphouse.step") == [("follow",)]
+
+    def refused(settings: Settings) -> None:
+        with pytest.raises(RestoreError, match="data that would be dropped"):
+            restore.run(settings, into="target", to=at, follow=True, dry_run=False)
+
+    killed_in_its_load()
+    load.run(settings)
+    refused(settings)
+    killed_in_its_load()
+    refused(small_plans(settings, rules=[LoadRule(do="skip", txn=writing.commit_ts, why="a test")]))
+    assert restore.run(settings, into="target", to=at, follow=True, dry_run=False).before
+    assert target_rows(target) == source.snapshot()
+
+
+def test_what_an_earlier_proof_has_asked_says_nothing_of_a_server_that_was_restored_since(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = history(source)
+    restored(settings, to=at, follow=True, dry_run=False)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(decode.Decoder, "run", killed)  # the server has been asked for all
+        prove(settings)
+    (before,) = read_proofs(source.archive)
+    done = restored(settings, to=at, follow=True, dry_run=False)
+    proof = prove_restored(settings, done, into="target")
+    assert proof.equal
+    assert proof.attempt != before.attempt
+    assert proof.fence != before.fence
 
 
 def test_only_a_server_that_loads_keep_up_to_date_is_followed(

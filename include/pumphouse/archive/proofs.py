@@ -233,6 +233,7 @@ class Proof:
         tables: by name.
         unexpected: tables on the target that the source did not have at the moment.
         losses: what the archive lacks of the range, in words.
+        where: which rows of the table, in words; '' = all.
     """
 
     cluster_id: int
@@ -249,6 +250,7 @@ class Proof:
     tables: tuple[ProvenTable, ...] = ()
     unexpected: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def key(self) -> str:
@@ -306,6 +308,7 @@ class Proof:
             "tables": [each.to_dict() for each in self.tables],
             "unexpected": list(self.unexpected),
             "losses": list(self.losses),
+            **({"where": self.where} if self.where else {}),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -330,6 +333,7 @@ class Proof:
             ],
             "unproven": {each.name: each.why for each in self.of(Outcome.UNPROVEN)},
             "unexpected": list(self.unexpected),
+            **({"where": self.where} if self.where else {}),
         }
 
     @classmethod
@@ -353,6 +357,7 @@ class Proof:
                 tables=tuple(ProvenTable.from_dict(each) for each in value["tables"]),
                 unexpected=tuple(strict.text(each) for each in value["unexpected"]),
                 losses=tuple(strict.text(each) for each in value["losses"]),
+                where=strict.text(value.get("where", "")),
             )
 
         found = parse(key, data, KIND, read, remedy=_REMEDY)
@@ -381,19 +386,19 @@ def read_proofs(archive: Archive, last: int | None = None) -> tuple[Proof, ...]:
 
 
 def newest_proof(archive: Archive) -> Proof | None:
-    """The last one that has ended, of a server that still has the rows."""
-    found = (each for each in reversed(read_proofs(archive)) if each.task != DRILL)
+    """The last one that has ended, of whole tables of a server that still has the rows."""
+    found = (each for each in reversed(read_proofs(archive)) if each.task != DRILL and not each.where)
     return next((each for each in found if each.ended_ms is not None), None)
 
 
 def red_proofs(archive: Archive) -> tuple[Proof, ...]:
-    """Of each server and task the newest proof that is red, unless a later one found equal what differed in it.
+    """Of each server, task and choice of rows the newest red proof, unless a later one found equal what differed.
 
     Only proofs of the latest moments are looked at.
     """
-    red: dict[tuple[str, str], Proof] = {}
+    red: dict[tuple[str, str, str], Proof] = {}
     for proof in read_proofs(archive, last=_LATEST):
-        of = proof.target, proof.task
+        of = proof.target, proof.task, proof.where
         if proof.verdict == "DIFFERENT" and proof.task != DRILL:
             red[of] = proof
         elif proof.equal and of in red:

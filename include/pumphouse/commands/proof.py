@@ -84,7 +84,8 @@ def proofs_command(context: Context, *, with_tables: bool, as_json: bool) -> Non
     for each in found:
         proven = f"{len(each.of(Outcome.EQUAL))} of {len(each.tables)}"
         unproven = str(len(each.of(Outcome.UNPROVEN)))
-        table.add_row(show(each.at), each.target, each.verdict, proven, f"{each.rows:,}", unproven)
+        chosen = f"{proven}, rows {each.where}" if each.where else proven
+        table.add_row(show(each.at), each.target, each.verdict, chosen, f"{each.rows:,}", unproven)
     console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
     console.print(table)
     for each in found if with_tables else ():
@@ -113,8 +114,9 @@ def print_proof(proof: Proof, *, kept: bool = True) -> None:
     for line in proof.losses:
         click.echo(f"  ! {line}")
     equal = proof.of(Outcome.EQUAL)
+    rows = f", rows {proof.where}" if proof.where else ""
     click.echo(
-        f"{proof.verdict}: {proof.target} at {show(proof.at)}; {len(equal)} of {len(proof.tables)} tables equal, "
+        f"{proof.verdict}: {proof.target} at {show(proof.at)}{rows}; {len(equal)} of {len(proof.tables)} tables equal, "
         f"{proof.rows:,} rows{f'; kept as {proof.key}' if kept else ''}"
     )
 

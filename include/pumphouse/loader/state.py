@@ -235,6 +235,12 @@ def forget_steps(connection: TargetConnection, owner: Ownership) -> None:
         connection.execute(f"DELETE FROM {connection.table('step')}")
 
 
+def end_follow(connection: TargetConnection, owner: Ownership, task: str) -> None:
+    """The load behind a restore has come to its end: the same command is another restore."""
+    with fenced(connection, owner):
+        connection.execute(f"DELETE FROM {connection.table('step')} WHERE task = %s AND kind = 'follow'", (task,))
+
+
 def reset(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
     """Forget plans and units of every task and begin anew with one checkpoint row: a restore's first change."""
     with fenced(connection, owner):

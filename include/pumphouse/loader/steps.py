@@ -230,10 +230,14 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """A target that was restored goes on with its load, by the same command. Its row is there until that has ended."""
+    """A target that was restored goes on with its load, by the same command. Its row is there until a load has ended.
+
+    ``by``: what else decides which rows the restore has put there.
+    """
 
     cluster_id: int
     ts: Tso
+    by: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"go on with its load from {show(self.ts)}"
@@ -241,7 +245,7 @@ class Follow:
     @property
     def digest(self) -> str:
         """By which a run of the same command knows the row."""
-        return hashlib.sha256(f"{self.cluster_id} {self}".encode()).hexdigest()
+        return hashlib.sha256("\n".join((f"{self.cluster_id} {self}", *self.by)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

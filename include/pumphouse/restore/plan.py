@@ -19,7 +19,7 @@ from pumphouse.loader.begin import fill
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import our_schemas
-from pumphouse.loader.steps import Apply, Given, Ready, Steps
+from pumphouse.loader.steps import Apply, Follow, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.schema.actions import is_system
@@ -171,6 +171,15 @@ class RestorePlan:
     def bytes(self) -> int:
         """Payload bytes in them."""
         return total_bytes(self.works) - self.base_bytes
+
+    def follow(self, cluster_id: int) -> Follow:
+        """The step behind it, of a restore that its load follows: known again by the dump, and by rules up to there."""
+        ruled = sorted(
+            (int(ts), rule.model_dump_json())
+            for work in self.works
+            for ts, rule in (*work.rulings.items(), *work.txn_rules.items())
+        )
+        return Follow(cluster_id=cluster_id, ts=self.to, by=(f"{self.base}", *(f"{ts} {rule}" for ts, rule in ruled)))
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done: a plan that was shown is told from another by it."""

@@ -17,13 +17,13 @@ from pumphouse.executor.own import give_up, own_target, require_ours
 from pumphouse.loader.apart import require_not_source, shared_with
 from pumphouse.loader.begin import is_beginning, plan_equal, plan_first, ready_at, require_new
 from pumphouse.loader.failed import noting
-from pumphouse.loader.fence import Ownership
+from pumphouse.loader.fence import Ownership, raise_again
 from pumphouse.loader.names import passing_own
 from pumphouse.loader.planner import plan_abandon, plan_load, plan_repeat
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import plan_resync
 from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rule_text, rules_of_run
-from pumphouse.loader.state import NOTHING_RECORDED, Standing, is_known, read_standing
+from pumphouse.loader.state import NOTHING_RECORDED, Standing, end_follow, is_known, read_standing
 from pumphouse.loader.steps import Given, Steps
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unfit import of_the_server
@@ -139,7 +139,10 @@ def load_owned(
         uses.write_down(connection, owner, task)
         executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
         with _left_out_until_the_end(resync):
-            return executor.carry_out(steps, again=anew)
+            report = executor.carry_out(steps, again=anew)
+        if to is None and standing.recorded.digest:
+            end_follow(connection, raise_again(connection, owner), task)
+        return report
 
 
 def seen(parts: Parts, since: Tso | None, to: Tso | None) -> ArchiveView:

@@ -35,6 +35,7 @@ def prove(
     at: Tso | None = None,
     task: str | None = None,
     tables: Collection[str] = (),
+    restored: bool = False,
     progress: Progress = silent,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Proof:
@@ -49,6 +50,7 @@ def prove(
         at: the moment, which has to be where the target stands; None = where it stands.
         task: the load or restore whose rows these are; ``settings.load.task`` unless given.
         tables: only these, ``database.table`` of the source; () = all.
+        restored: its rows have just been built: one that was killed goes on only if it is of the target as it stands.
         progress: told of each step.
         clock: for when it was begun and ended.
 
@@ -72,7 +74,7 @@ def prove(
                 hint="are cluster.url and the target those that belong together?",
                 target=address(target),
             )
-        begun = _unfinished(archive, address(target), stand, only, at)
+        begun = _unfinished(archive, address(target), stand, only, at, moved=not restored)
         moment = stand.at if begun is None else begun.at
         _require_there(stand, moment if at is None else at, begun, address(target))
         if moment > archive.end():
@@ -127,7 +129,7 @@ def prove_restored(
     if not isinstance(plan, PartsPlan):
         on: Into = "target" if into == "target" else "restore_target"
         at = plan.to if report.followed is None else None
-        return prove(settings, on=on, at=at, task=task, progress=progress)
+        return prove(settings, on=on, at=at, task=task, restored=True, progress=progress)
     target, only = own_schema(named_target(settings, into)), tuple(sorted(each.table.lower() for each in plan.placed))
     with Parts(settings) as parts:
         archive = parts.readable_archive
@@ -148,7 +150,8 @@ def prove_restored(
             load=settings.load,
             archive_settings=settings.archive,
         )
-        return _carried_out(given, None, only, DRILL if plan.drill else TASK, progress, SYSTEM_CLOCK)
+        where = str(plan.where) if plan.where else ""
+        return _carried_out(given, None, only, DRILL if plan.drill else TASK, progress, SYSTEM_CLOCK, where)
 
 
 def hold_against(
@@ -211,9 +214,15 @@ def hold_against(
 
 
 def _carried_out(
-    given: Given, begun: Proof | None, only: tuple[str, ...], task: str, progress: Progress, clock: Clock
+    given: Given,
+    begun: Proof | None,
+    only: tuple[str, ...],
+    task: str,
+    progress: Progress,
+    clock: Clock,
+    where: str = "",
 ) -> Proof:
-    """The proof, gone on with where it was begun from the same archive."""
+    """The proof, gone on with where it was begun from the same archive. ``where``: of which rows, in words."""
     plan, digest = given.plan, digest_of(given.plan, given.routes)
     if begun is None or begun.plan_sha256 != digest:
         begun = Proof(
@@ -228,12 +237,18 @@ def _carried_out(
             only=only,
             begun_ms=int(clock.now() * 1000),
             losses=tuple(plan.losses.lines()),
+            where=where,
         )
     return Prover(given, begun, progress, clock).run()
 
 
-def _unfinished(archive: Archive, target: str, stand: Stand, only: tuple[str, ...], at: Tso | None) -> Proof | None:
-    """The newest proof of the target that has not ended and can: the target stands as it did, or was asked already."""
+def _unfinished(
+    archive: Archive, target: str, stand: Stand, only: tuple[str, ...], at: Tso | None, *, moved: bool
+) -> Proof | None:
+    """The newest proof of the target that has not ended and can: the target stands as it did, or was asked already.
+
+    ``moved``: also one of a target that has gone on since, where it was asked already.
+    """
     for proof in reversed(read_proofs(archive)):
         if (proof.target, proof.task, proof.only) != (target, stand.task, only) or proof.ended_ms is not None:
             continue
@@ -241,7 +256,7 @@ def _unfinished(archive: Archive, target: str, stand: Stand, only: tuple[str, ..
         asked = bool(proof.tables) and all(
             table.ranges and all(each.target is not None for each in table.ranges) for table in proof.of(Outcome.OPEN)
         )
-        if (same or asked) and at in (None, proof.at):
+        if (same or (moved and asked)) and at in (None, proof.at):
             return proof
     return None
 

@@ -99,7 +99,7 @@ def run(
         report, lacks = LoadReport.of(given), kept_with(parts.readable_archive, view.base_at(plan.base))
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
         told: dict[str, Any] = {"plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate}
-        on = Follow(cluster_id=view.genesis.cluster_id, ts=plan.to) if follow else None
+        on = plan.follow(view.genesis.cluster_id) if follow else None
         if dry_run and plan_only:
             report = report.planned(plan.steps(given).followed(on))
             return RestoreReport(dry_run=True, load=report, followed=_load_on(parts, given, on), **told)
@@ -162,9 +162,7 @@ def _load_on(
             hint="run this again: it looks again",
             target=connection.name,
         )
-    done = load_owned(parts, connection, fence.raise_again(connection, owner), task=given.task, progress=progress)
-    state.forget_steps(connection, fence.raise_again(connection, owner))
-    return done
+    return load_owned(parts, connection, fence.raise_again(connection, owner), task=given.task, progress=progress)
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:
