@@ -17,8 +17,10 @@ from click.testing import CliRunner, Result
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.errors import LoadError, RestoreError, UsageError
+from pumphouse.executor.build import hand_over
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.selection import Selection
+from pumphouse.loader.steps import HandOver
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
@@ -321,6 +323,9 @@ def test_a_table_without_a_primary_key_and_more_than_one_table_are_refused(sourc
         (column(1, "k"), {"keys": ("1,2",)}, "is no value of k"),
         (column(1, "k"), {"keys": ("1_0",)}, "is no value of k"),
         (column(1, "k"), {"low": "1 OR 1=1"}, "is no value of k"),
+        (column(1, "k"), {"low": "10", "below": "5"}, r"d\.t can have no row with a key from 10 below 5"),
+        (column(1, "k"), {"low": "5", "below": "5"}, "can have no row"),
+        (column(1, "k", MysqlType.DATE, flen=10), {"low": "2024-02-29", "below": "1999-12-31"}, "can have no row"),
         (column(1, "k", MysqlType.LONG, flag=UNSIGNED), {"low": "-1"}, "is no value of k"),
         (column(1, "k", MysqlType.NEWDECIMAL, flen=9, decimal=2), {"keys": ("1.005",)}, "is no value of k"),
         (column(1, "k", MysqlType.DATETIME, flen=19), {"keys": ("2024-01-01 00:00:00.5",)}, "is no value of k"),
@@ -417,7 +422,39 @@ def test_a_reference_of_a_table_to_itself_is_left_out_with_the_rows_that_it_may_
     assert report.load.notes == [
         "every row of d.t but those with a key from 3 below 5 is left out",
         "the foreign key itself of d.t to d.t is left out",
+        "2 rows with a key from 3 below 5",
     ]
+
+
+def test_it_says_how_many_rows_there_are_and_is_loud_where_a_key_has_none(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", *range(9))
+    source.genesis()
+    put(source, "t", 20)
+    at = source.cut()
+    for number, (keys, bounds, said) in enumerate(
+        (
+            (("7", "20", "7"), {}, "2 keys asked, 2 rows found"),
+            (("7", "4711"), {}, "! 2 keys asked, 1 rows found"),
+            (("4711",), {}, "! 1 keys asked, 0 rows found"),
+            ((), {"low": "30"}, "! 0 rows with a key from 30"),
+            ((), {"below": "2"}, "2 rows with a key below 2"),
+        )
+    ):
+        note = rows_of(settings, "d.t", f"c.t{number}", *keys, **bounds, to=at).load.notes[-1]
+        assert note.startswith(said), note
+
+    def die(connection: TargetConnection, step: HandOver) -> None:
+        hand_over(connection, step)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("pumphouse.executor.build.hand_over", die)
+        rows_of(settings, "d.t", "c.killed", "7", "4711", to=at)
+    assert target_rows(target, "c")["killed"] == {(7, b"x"): 1}
+    assert rows_of(settings, "d.t", "c.killed", "7", "4711", to=at).load.notes[-1].startswith("! 2 keys asked, 1 rows")
 
 
 # -- killed, and by the command
@@ -473,6 +510,8 @@ def test_the_command_says_which_rows_and_proves_them(
     done = command(*some, "--verify")
     assert done.exit_code == 0, done.output
     assert "d.t as d.back, rows with the key 7 or 9, restored as of" in done.output
+    assert "  note: 2 keys asked, 2 rows found\n" in done.output
+    assert "\n  ! 2 keys asked, 1 rows found" in command(*some[:3], "d.one", "--key", "7", "--key", "4711").output
     assert target_rows(target)["back"] == {(7, b"x"): 1, (9, b"x"): 1}
     target.execute("DELETE FROM d.back WHERE id = 7")
     report = rows_of(settings, "d.t", "d.back", "7", "9", dry_run=True, plan_only=True)

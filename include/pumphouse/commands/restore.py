@@ -297,7 +297,7 @@ def _print_restored(done: RestoreReport) -> None:
     if load.engine:
         click.echo(f"  loaded {load.engine}")
     for note in load.notes:
-        click.echo(f"  note: {note}")
+        click.echo(f"  {note}" if note.startswith("!") else f"  note: {note}")
     print_losses(load.losses)
 
 

@@ -28,7 +28,7 @@ def make(
         case ForeignKeys(objects=objects):
             return create_foreign_keys(connection, objects)
         case HandOver():
-            hand_over(connection, step)
+            return hand_over(connection, step)
         case Leave():
             leave(connection)
     return []
@@ -138,8 +138,8 @@ def _keys_of(connection: TargetConnection, table: tuple[str, str]) -> set[str]:
     return {str(name).lower() for (name,) in rows}
 
 
-def hand_over(connection: TargetConnection, step: HandOver) -> None:
-    """Tables of our schema get their places, in one statement; LoadError where one of these is taken."""
+def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
+    """Tables of our schema get their places, in one statement; LoadError where one of these is taken. Returns notes."""
     own = connection.settings.schema_name
     made = {*tables_in(connection, [own])}
     waiting = [(name, place) for name, place in step.tables if f"{own}.{name}" in made]
@@ -153,10 +153,16 @@ def hand_over(connection: TargetConnection, step: HandOver) -> None:
     have = there(connection, [info.name for info in step.databases])
     for info in (each for each in step.databases if each.name not in have):
         connection.execute(create_database(info, connection.dialect))
+    notes = []
+    if step.where:
+        ((name, place),) = step.tables
+        copy = qualified(own, name) if waiting else qualified(*place)
+        notes.append(step.where.found(int(connection.value(f"SELECT COUNT(*) FROM {copy}"))))  # noqa: S608
     if waiting:
         moves = (f"{qualified(own, name)} TO {qualified(*place)}" for name, place in waiting)
         with _not_waiting(connection):
             connection.execute(f"RENAME TABLE {', '.join(moves)}")
+    return notes
 
 
 @contextlib.contextmanager

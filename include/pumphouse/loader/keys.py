@@ -68,6 +68,14 @@ class Predicate:
         begin = "" if self.low is None else f" from {self.low}"
         return f"with a key{begin}" + ("" if self.below is None else f" below {self.below}")
 
+    def found(self, rows: int) -> str:
+        """How many rows there are, for people; it begins with ``!`` where a key, or a range, has none."""
+        keys = len({*self.keys})
+        said = f"{keys} keys asked, {rows} rows found" if keys else f"{rows} rows {self}"
+        if rows >= max(keys, 1):
+            return said
+        return f"! {said}: the table had no more at that moment; look at how they are written (a TIMESTAMP is in UTC)"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON object, of what it is."""
         if self.keys:

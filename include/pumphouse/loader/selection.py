@@ -53,10 +53,16 @@ class Selection:
             values = key_of(wanted, text)
             self._keys.append([(c.name, _equal(c, v, table)) for c, v in zip(columns, values, strict=True)])
         self._bounds: list[_Matcher] = []
+        limits: list[pa.Scalar] = []
         for bound, compare in ((predicate.low, pc.less_equal), (predicate.below, pc.greater)):
             if bound is not None:
                 _require_order(columns[0], table)
-                self._bounds.append(partial(compare, _value(columns[0], bound, f"the key of {table}")))
+                limits.append(_value(columns[0], bound, f"the key of {table}"))
+                self._bounds.append(partial(compare, limits[-1]))
+        if len(limits) == 2 and not pc.less(*limits).as_py():
+            raise UsageError(
+                f"{table} can have no row {predicate}", hint="--key-from has to be less than --key-to, which is no part"
+            )
 
     def mask(self, rows: pa.RecordBatch) -> np.ndarray:
         """Of rows, or of their keys alone, those that are asked for; LoadError where only a server knows."""

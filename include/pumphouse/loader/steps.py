@@ -43,6 +43,7 @@ from typing import Any
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import BinlogError
+from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.loader.plan import Mode, Plan
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import NOTHING_RECORDED, PARTS_TASK, Checkpoint, Recorded, Standing
@@ -209,10 +210,12 @@ class HandOver:
     Args:
         databases: made where they are missing.
         tables: (name in our schema, (database, name)) of each.
+        where: of the one table, which rows were asked for: it is noted how many there are.
     """
 
     databases: tuple[DbInfo, ...]
     tables: tuple[tuple[str, tuple[str, str]], ...]
+    where: Predicate = ALL_ROWS
 
     def __str__(self) -> str:
         return f"put {len(self.tables)} tables in their places: {_some(['.'.join(place) for _, place in self.tables])}"

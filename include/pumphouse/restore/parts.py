@@ -225,7 +225,8 @@ class PartsPlan(RestorePlan):
         )
 
     def _hand_over(self) -> HandOver:
-        return HandOver(databases=self.infos, tables=tuple((each.staged, each.place) for each in self.placed))
+        tables = tuple((each.staged, each.place) for each in self.placed)
+        return HandOver(databases=self.infos, tables=tables, where=self.where)
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done."""

@@ -118,6 +118,8 @@ def run(
             executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
             with noting(connection, TASK):
                 report = executor.carry_out(steps, again=anew)
+        for note in (each for each in report.notes if each.startswith("!")):
+            log.warning("restore_has_note", to=int(plan.to), note=note)
     return _report(plan, into, report, check)
 
 
