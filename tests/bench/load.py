@@ -27,7 +27,7 @@ from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings, TargetSettings
 from tests.bench.harness import Result, Sample, Watch
-from tests.bench.sysbench import Workload, table_json
+from tests.bench.sysbench import Workload, archive
 from tests.stack.spark import SparkConnectServer
 from tests.stack.supervisor import Supervisor
 from tests.support import mariadb
@@ -60,13 +60,7 @@ class Case:
 def _make_archive(work: Path, case: Case) -> tuple[dict[str, str], Archive, Workload, Tso]:
     url = f"file://{work / 'cluster'}"
     source = MadeSource(work / "archive", open_cluster(url).cluster_id())
-    raw = table_json()
-    table_id = source.create_table("sbtest", raw["cols"], index_info=raw["index_info"])
-    genesis = source.genesis()
-    workload = Workload(table_id=table_id, hot=case.hot)
-    for value in workload.transactions(case.txns, source.schema_version):
-        source.commit(source.tick(1), value)
-    source.cut()
+    (workload,), genesis = archive(source, case.txns, hot=case.hot)
     env = {
         "PUMPHOUSE_CLUSTER__URL": url,
         "PUMPHOUSE_ARCHIVE__ROOT": source.settings.root,

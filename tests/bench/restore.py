@@ -23,7 +23,7 @@ from tests.bench.dump import ROWS, begun, dsn_of, fill
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.load import server_pid
 from tests.bench.pumps import pump
-from tests.bench.sysbench import Workload, table_json
+from tests.bench.sysbench import archive
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 
@@ -126,27 +126,13 @@ def _base(work: Path, runs: int) -> Result:
 
 def _windows(work: Path, runs: int) -> Result:
     made = MadeSource(work / "archive")
-    raw = table_json()
-    workload = Workload(table_id=made.create_table("sbtest", raw["cols"], index_info=raw["index_info"]))
-    made.genesis()
-    for value in workload.transactions(_TXNS, made.schema_version):
-        made.commit(made.tick(1), value)
-    made.cut()
+    (workload,), _ = archive(made, _TXNS)
     return _restored(work, runs, "restore_windows_3m", made.settings, workload.rows, ROWS, 1)
 
 
 def _one_table(work: Path, runs: int) -> Result:
-    made, raw = MadeSource(work / "archive"), table_json()
-    every = [
-        Workload(seed=n, table_id=made.create_table(f"t{n}", raw["cols"], index_info=raw["index_info"]))
-        for n in range(_TABLES)
-    ]
-    made.genesis()
-    streams = [each.transactions(_TXNS // _TABLES, made.schema_version) for each in every]
-    for values in zip(*streams, strict=True):
-        for value in values:
-            made.commit(made.tick(1), value)
-    made.cut()
+    made = MadeSource(work / "archive")
+    every, _ = archive(made, _TXNS, tables=[f"t{n}" for n in range(_TABLES)])
     samples, whole = [], []
     for n in range(runs):
         with mariadb.running(work / f"target{n}") as target:

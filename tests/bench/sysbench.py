@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from pumphouse.codec import payload, row
+from pumphouse.codec.datum import VARINT
+from pumphouse.codec.number import append_uvarint, append_varint
 from pumphouse.model.table import TableInfo
+from pumphouse.model.tso import Tso
+from tests.support.madearchive import MadeSource
 
+_LENGTHS = {"c": 119, "pad": 59, "name": 12, "note": 40}
 _NOT_NULL, _PRI, _UNSIGNED, _MULTIPLE = 1, 2, 32, 8
 
 
@@ -74,10 +80,44 @@ def table_json(name: str = "sbtest", table_id: int = 51) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What row images are put together from: pairs of column id and value, as the codec makes them.
+
+    A text is its prefix and letters. Neither these nor the ``numbers`` repeat as near as a compressor looks back.
+    """
+
+    prefixes: dict[str, bytes]  # of id too
+    letters: bytes
+    numbers: list[tuple[bytes, ...]]  # k; amount and status; created and updated, also as an inserted row has it; flags
+
+
 @cache
-def _letters() -> bytes:
-    """Text is cut from it: farther apart than a compressor looks back, and made at once."""
-    return base64.b64encode(random.Random(0).randbytes(24 << 20))
+def _parts() -> _Parts:
+    table, pick = TableInfo.from_dict(table_json()), random.Random(0)
+
+    def pairs(**values: Any) -> bytes:
+        only = replace(table, columns=tuple(c for c in table.columns if c.name in values))
+        return row.encode_delete(only, {c.id: values.get(c.name) for c in table.columns})
+
+    def numbers() -> tuple[bytes, ...]:
+        day = f"{pick.randrange(1, 13):02d}-{pick.randrange(1, 29):02d}"
+        created = pairs(created=f"2026-{day} 10:{pick.randrange(60):02d}:00")
+        at = f"2026-11-21 07:30:{pick.randrange(60):02d}.{pick.randrange(1000):03d}" if pick.random() > 0.1 else None
+        return (
+            pairs(k=pick.randrange(1 << 30)),
+            pairs(amount=f"{pick.randrange(10**9)}.{pick.randrange(100):02d}", status=pick.randrange(256)),
+            created + pairs(updated=at),
+            created + (pairs(updated=at) if at else b""),
+            pairs(flags=pick.randrange(1 << 32)),
+        )
+
+    return _Parts(
+        {name: pairs(**{name: b" " * length})[:-length] for name, length in _LENGTHS.items()}
+        | {"id": pairs(id=1)[:-1]},
+        base64.b64encode(pick.randbytes(24 << 20)),
+        [numbers() for _ in range(1 << 16)],
+    )
 
 
 class Workload:
@@ -87,30 +127,39 @@ class Workload:
         self._hot = hot
         self.table = TableInfo.from_dict(table_json(table_id=table_id))
         self._random = random.Random(seed)
-        self._live: dict[int, dict[int, Any]] = {}
+        self._live: dict[int, tuple[bytes, ...]] = {}  # id, k, c, pad, amount and status, the others
         self._ids: list[int] = []
         self._next = 1
-        self._letters = _letters()
+        self._parts = _parts()
+        self._letter = self._random.randrange(len(self._parts.letters))
+        self._number = self._random.randrange(len(self._parts.numbers))
 
-    def _text(self, length: int) -> bytes:
-        at = int(self._random.random() * (len(self._letters) - length))
-        return self._letters[at : at + length]
+    def _text(self, name: str) -> bytes:
+        at, end = self._letter, self._letter + _LENGTHS[name]
+        if end > len(self._parts.letters):
+            at, end = 0, _LENGTHS[name]
+        self._letter = end
+        return self._parts.prefixes[name] + self._parts.letters[at:end]
 
-    def _row(self, id_: int) -> dict[int, Any]:
-        pick = self._random
-        return {
-            1: id_,
-            2: pick.randrange(1 << 30),
-            3: self._text(119),
-            4: self._text(59),
-            5: f"{pick.randrange(10**9)}.{pick.randrange(100):02d}",
-            6: pick.randrange(256),
-            7: f"2026-{pick.randrange(1, 13):02d}-{pick.randrange(1, 29):02d} 10:{pick.randrange(60):02d}:00",
-            8: None if pick.random() < 0.1 else f"2026-11-21 07:30:{pick.randrange(60):02d}.{pick.randrange(1000):03d}",
-            9: self._text(12),
-            10: pick.randrange(1 << 32),
-            11: self._text(40),
-        }
+    def _numbers(self) -> tuple[bytes, ...]:
+        self._number = (self._number + 1) % len(self._parts.numbers)
+        return self._parts.numbers[self._number]
+
+    def _insert(self, id_: int) -> bytes:
+        key, handle = bytearray(self._parts.prefixes["id"]), bytearray((VARINT,))
+        append_uvarint(key, id_)
+        append_varint(handle, id_)
+        k, state, dates, inserted, flags = self._numbers()
+        body = (k, self._text("c"), self._text("pad"), state)
+        rest = self._text("name") + flags + self._text("note")
+        self._live[id_] = (bytes(key), *body, dates + rest)
+        return b"".join((handle, *body, inserted, rest))
+
+    def _update(self, id_: int) -> bytes:
+        key, _, _, pad, _, rest = old = self._live[id_]
+        k, state, *_ = self._numbers()
+        self._live[id_] = new = (key, k, self._text("c"), pad, state, rest)
+        return b"".join(old + new)
 
     def _take(self) -> int:
         at = self._random.randrange(len(self._ids))
@@ -125,18 +174,14 @@ class Workload:
             fresh = range(0) if full else range(self._next, self._next + 5)
             self._next += len(fresh)
             for id_ in fresh:
-                self._live[id_] = self._row(id_)
-                value.insert(self.table.id, row.encode_insert(self.table, self._live[id_]))
+                value.insert(self.table.id, self._insert(id_))
             self._ids.extend(fresh)
             touched = [self._take() for _ in range(10 if full else 5)]
             gone = touched[3:] if not full else []
             for id_ in touched[: -len(gone) or None]:
-                old = self._live[id_]
-                new = {**old, **{n: v for n, v in self._row(id_).items() if n in (2, 3, 5, 6)}}
-                value.update(self.table.id, row.encode_update(self.table, old, new))
-                self._live[id_] = new
+                value.update(self.table.id, self._update(id_))
             for id_ in gone:
-                value.delete(self.table.id, row.encode_delete(self.table, self._live.pop(id_)))
+                value.delete(self.table.id, b"".join(self._live.pop(id_)))
             self._ids.extend(touched[: len(touched) - len(gone)])
             yield value.build()
 
@@ -144,3 +189,21 @@ class Workload:
     def rows(self) -> int:
         """Rows that are live now."""
         return len(self._live)
+
+
+def archive(
+    source: MadeSource, transactions: int, *, tables: Sequence[str] = ("sbtest",), hot: int = 0
+) -> tuple[list[Workload], Tso]:
+    """Archive one window of so many transactions in all, of each table in turn; what they are, and where it begins."""
+    raw = table_json()
+    every = [
+        Workload(seed, source.create_table(name, raw["cols"], index_info=raw["index_info"]), hot)
+        for seed, name in enumerate(tables, 1)
+    ]
+    genesis = source.genesis()
+    streams = [each.transactions(transactions // len(every), source.schema_version) for each in every]
+    for values in zip(*streams, strict=True):
+        for value in values:
+            source.commit(source.tick(1), value)
+    source.cut()
+    return every, genesis
