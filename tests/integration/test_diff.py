@@ -102,6 +102,15 @@ def test_text_of_a_row_is_shown_as_text_and_bytes_as_bytes(server: MariaDbServer
     _run(server, "UPDATE two.t SET i = 1 WHERE id = 1")
     shown = [each.detail for each in _compare(server, views=False).differences if each.kind == "row"]
     assert all("s='ä', b='\\x00\\xff'" in each for each in shown), shown
+    assert all("e='b', st='x,z', bi='5'" in each for each in shown), shown
+
+
+@pytest.mark.mysql
+def test_an_enum_without_an_element_is_its_number_and_a_set_without_any_is_empty(server: MariaDbServer) -> None:
+    _run(server, "SET sql_mode = ''; UPDATE two.t SET e = 'c', st = '' WHERE id = 1")
+    shown = {each.side: each.detail for each in _compare(server, views=False).differences if each.kind == "row"}
+    assert "e='b', st='x,z'" in shown["source"]
+    assert "e='0', st=''" in shown["target"]
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,41 @@ def test_values_of_every_type_have_one_checksum_on_both_sides(
     assert run_proof(settings).equal
 
 
+@pytest.mark.mysql
+@pytest.mark.row("R4")
+def test_rows_that_differ_are_named_by_the_elements_of_an_enum_on_both_sides(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    elems = {"elems": ("new", "paid")}
+    source.create_table(
+        "t",
+        [
+            column(1, "e", MysqlType.ENUM, flag=1, **elems),
+            column(2, "n", flag=1),
+            column(3, "b", MysqlType.BIT, flen=9),
+        ],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("e", 0), ("n", 1), unique=True, primary=True)],
+    )
+    source.create_table(
+        "keyless", [column(1, "s", MysqlType.SET, **elems), column(2, "b", MysqlType.BIT, flen=9)], pk_is_handle=False
+    )
+    with source.txn() as t:
+        t.insert("t", e=2, n=1, b=5)
+        t.insert("keyless", s=3, b=257)
+    source.genesis()
+    source.cut()
+    restored(settings, dry_run=False)
+    target.execute("UPDATE d.t SET b = b'100'")
+    target.execute("UPDATE d.keyless SET s = 1")
+    red = run_proof(settings)
+    assert [row.row for row in table(red, "d.t").rows] == [{"e": "paid", "n": "1"}] * 2
+    assert {row.side: row.row for row in table(red, "d.keyless").rows} == {
+        "archive": {"s": "new,paid", "b": "257"},
+        "target": {"s": "new", "b": "257"},
+    }
+
+
 @pytest.mark.row("R4")
 def test_a_number_has_the_text_that_the_server_gives_it(target: TargetConnection) -> None:
     rng = random.Random(3)

@@ -187,10 +187,10 @@ class Comparer:
         side = table.sides[at]
         with self._lock:
             table.differs = True
-        for order, row in enumerate(side.find(connection, part, only)):
+        for order, (row, shown) in enumerate(side.find(connection, part, only)):
             if order < table.first:
                 with self._lock:
-                    table.add(at, part.low, order, side.shown(row))
+                    table.add(at, part.low, order, shown)
             elif table.fix is None:
                 break
             if table.fix is not None:

@@ -11,7 +11,7 @@ by it is read as rows. Where a server cannot say the text of a column, the rows 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
@@ -19,6 +19,7 @@ from pumphouse.diff.servers import Row, rows, text
 from pumphouse.diff.tables import Table
 from pumphouse.mysql import ServerConnection
 from pumphouse.proof.forms import Form, Proven
+from pumphouse.proof.readable import CODED, of_server
 from pumphouse.proof.servers import ColumnThere, checksum, expression
 from pumphouse.schema.dialect import Dialect
 
@@ -149,20 +150,23 @@ class Side:
         """Digest -> how often, of one share."""
         return Counter(each for each in self._digests(connection, part) if _share(each, count) == share)
 
-    def find(self, connection: ServerConnection, part: Part, wanted: Counter[bytes]) -> Iterator[Row]:
-        """Rows whose digests are wanted, as often as they are, in the order of the key."""
-        left = wanted.copy()
+    def find(self, connection: ServerConnection, part: Part, wanted: Counter[bytes]) -> Iterator[tuple[Row, str]]:
+        """Rows whose digests are wanted, as often as they are, in the order of the key; each also for people."""
+        left, count = wanted.copy(), len(self.columns)
         order = f" ORDER BY {', '.join(map(quote, self.table.key))}" if self.table.key else ""
-        for row in rows(connection, f"SELECT {self._fields} FROM {self.place}{self._where(part)}{order}"):
+        coded = [at for at, column in enumerate(self.columns) if column.data_type in CODED]
+        told = [of_server(quote(self.columns[at].name), self.columns[at].data_type) for at in coded]
+        fields = ", ".join([self._fields, *told])
+        for found in rows(connection, f"SELECT {fields} FROM {self.place}{self._where(part)}{order}"):
+            row = found[:count]
             key = row_digest(row, self._encoders)
             if left[key] > 0:
                 left[key] -= 1
-                yield row
+                yield row, self._shown(dict(enumerate(row)) | dict(zip(coded, found[count:], strict=True)))
 
-    def shown(self, row: Row) -> str:
-        """A row for people."""
-        cells = zip(self.columns, row, strict=True)
-        return ", ".join(f"{column.name}={'NULL' if value is None else _shown(value)}" for column, value in cells)
+    def _shown(self, values: Mapping[int, bytes | None]) -> str:
+        cells = ((column.name, values[at]) for at, column in enumerate(self.columns))
+        return ", ".join(f"{name}={'NULL' if value is None else _shown(value)}" for name, value in cells)
 
     def _digests(self, connection: ServerConnection, part: Part) -> Iterator[bytes]:
         for row in rows(connection, f"SELECT {self._fields} FROM {self.place}{self._where(part)}"):

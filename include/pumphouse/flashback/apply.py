@@ -14,10 +14,12 @@ from typing import Any
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, TargetBusy
 from pumphouse.flashback.statements import Row, steps
+from pumphouse.flashback.there import TableThere
 from pumphouse.loader.columns import shown
 from pumphouse.loader.literals import STATEMENT_BYTES
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
+from pumphouse.proof.readable import of_archive
 
 # Of one transaction; and bytes of images in memory.
 BATCH_ROWS, BATCH_BYTES = 50_000, 64 << 20
@@ -77,7 +79,7 @@ def judged(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = Fa
             whys[id(row)] = _changed(row, there=id(row) in found)
     going = {(row.bound, *row.key.items()) for row in put if row.want is None}
     whys |= {
-        id(row): f"there is a row again whose key is equal to the server ({_key(key)})"
+        id(row): f"there is a row again whose key is equal to the server ({_key(row.there, key)})"
         for row, key in equals(connection, put)
         if (row.bound, *key.items()) not in going
     }
@@ -96,7 +98,7 @@ def _by(later: int) -> str:
 
 def _with(other: Row, why: str) -> str:
     """Why a row stays with another one of its group."""
-    return f"it goes and comes together with {_key(other.key)}, of which is to say: {why}"
+    return f"it goes and comes together with {_key(other.there, other.key)}, of which is to say: {why}"
 
 
 def put_back(
@@ -199,7 +201,7 @@ def _sendable(connection: TargetConnection, row: Row, sql: str) -> str:
     size = len(sql.encode())
     if size >= connection.max_packet:
         raise LoadError(
-            f"a row of {row.there.subject.name} ({_key(row.key)}) has {size} bytes as a statement, and "
+            f"a row of {row.there.subject.name} ({_key(row.there, row.key)}) has {size} bytes as a statement, and "
             f"{connection.name} takes {connection.max_packet}",
             hint=f"SET GLOBAL max_allowed_packet = {2 * size} there, and run this again",
         )
@@ -275,22 +277,27 @@ def _changed(row: Row, *, there: bool) -> str:
 def conflict(connection: TargetConnection, row: Row, why: str) -> Conflict:
     """For the report, with the row as it is now."""
     cells = row.there.cells
-    names = ", ".join(cell.name for cell in cells.values())
+    names = ", ".join(cell.readable for cell in cells.values())
     found = connection.query(f"SELECT {names} FROM {row.there.target} WHERE {row.find()}")
     return Conflict(
         table=row.there.subject.name,
-        key=_shown(row.key) or {},
+        key=_shown(row.there, row.key) or {},
         why=why,
         by=row.change.later,
-        old=_shown(row.change.old),
-        new=_shown(row.change.new),
-        now=_shown(dict(zip(cells, found[0], strict=True))) if found else None,
+        old=_shown(row.there, row.change.old),
+        new=_shown(row.there, row.change.new),
+        now={name: None if value is None else shown(value) for name, value in zip(cells, found[0], strict=True)}
+        if found
+        else None,
     )
 
 
-def _shown(image: Mapping[str, Any] | None) -> dict[str, str | None] | None:
-    return None if image is None else {name: None if value is None else shown(value) for name, value in image.items()}
+def _shown(there: TableThere, image: Mapping[str, Any] | None) -> dict[str, str | None] | None:
+    if image is None:
+        return None
+    types = {name: cell.info.type for name, cell in there.cells.items()}
+    return {name: None if value is None else of_archive(value, types[name]) for name, value in image.items()}
 
 
-def _key(key: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={shown(value)}" for name, value in key.items())
+def _key(there: TableThere, key: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in (_shown(there, key) or {}).items())

@@ -16,6 +16,7 @@ from pumphouse.loader.unfit import require_transactional, triggers_of
 from pumphouse.model.table import ColumnInfo, MysqlType
 from pumphouse.proof.archived import scaled
 from pumphouse.proof.forms import Form, proven
+from pumphouse.proof.readable import of_server
 from pumphouse.proof.servers import ColumnThere, columns_there
 from pumphouse.proof.sides import actual
 from pumphouse.schema.dialect import Dialect
@@ -46,6 +47,7 @@ class Cell:
         info: as the source has it.
         kind: how images hold its values.
         form: how values are compared; ``scale``: digits behind the point of a `FIXED` one.
+        readable: SQL of its value, for people.
         json: condition that it has a JSON value, with places for the column and the text; '' of others.
         stamped: an UPDATE that does not name it changes it.
     """
@@ -55,6 +57,7 @@ class Cell:
     kind: Kind
     form: Form
     scale: int
+    readable: str
     json: str = ""
     stamped: bool = False
 
@@ -220,6 +223,7 @@ def _cells(
             kind=kind_of(column.type),
             form=how.form,
             scale=how.scale,
+            readable=of_server(quote(at.name), at.type, zerofill=at.zerofill),
             json=json if is_json else "",
             stamped=column.name.lower() in stamped,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -46,6 +46,7 @@ from pumphouse.proof.alike import pair, value_of, values_of
 from pumphouse.proof.archived import checksums, total
 from pumphouse.proof.gather import Spill
 from pumphouse.proof.plan import Subject, sizes_of, work_of
+from pumphouse.proof.readable import of_archive
 from pumphouse.proof.servers import Stand, columns_there, rows_of, snapshots, sums
 from pumphouse.proof.sides import Side, folded, ranks_of, side_again, side_of, with_ranges
 from pumphouse.restore.plan import RestorePlan
@@ -336,11 +337,15 @@ class Prover:
         found = []
         if rows is not None:
             taken = rows.select([name for name, _ in side.named]).take(pa.array(at[:_SHOWN_ROWS])).to_pylist()
-            found += [DifferingRow(side="archive", row=_row(row)) for row in taken]
+            types = {column.name: column.type for column in side.wanted.table.public_columns}
+            found += [
+                DifferingRow(side="archive", row=_row(row, lambda name, value: of_archive(value, types[name])))
+                for row in taken
+            ]
         for number, shown_by in named:
             if extra[number] > 0 and len(found) < 2 * _SHOWN_ROWS:
                 extra[number] -= 1
-                found.append(DifferingRow(side="target", row=_row(shown_by)))
+                found.append(DifferingRow(side="target", row=_row(shown_by, lambda _, value: shown(value))))
         return here, found
 
     # -- what is known -------------------------------------------------------------------------------------------
@@ -446,5 +451,5 @@ def _parts(name: str) -> tuple[str, str]:
     return db, table
 
 
-def _row(row: Any) -> dict[str, str]:
-    return {str(name): "NULL" if value is None else shown(value) for name, value in row.items()}
+def _row(row: Mapping[str, Any], told: Callable[[str, Any], str]) -> dict[str, str]:
+    return {str(name): "NULL" if value is None else told(name, value) for name, value in row.items()}

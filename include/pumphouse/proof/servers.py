@@ -21,6 +21,7 @@ from pumphouse.loader.target import StatementFailed, TargetConnection, has_check
 from pumphouse.model.tso import Tso, show
 from pumphouse.mysql import DUMP
 from pumphouse.proof.forms import LONGEST, Form, Proven
+from pumphouse.proof.readable import of_server
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
@@ -195,7 +196,7 @@ def rows_of(
     session: TargetConnection,
     table: tuple[str, str],
     columns: Sequence[tuple[Proven, ColumnThere]],
-    named: Sequence[str],
+    named: Sequence[ColumnThere],
     key: str,
     bounds: ProvenRange,
 ) -> Iterator[RowThere]:
@@ -203,7 +204,8 @@ def rows_of(
     plain = [each for each in columns if not each[0].json]
     json = [quote(there.name) for column, there in columns if column.json]
     asked = [checksum(columns, session.dialect), checksum(plain, session.dialect) if json and plain else "0"]
-    asked += [*json, *map(quote, named)]
+    asked += [*json, *(of_server(quote(each.name), each.type, zerofill=each.zerofill) for each in named)]
+    names = [each.name for each in named]
     statement = f"SELECT {', '.join(asked)} FROM {qualified(*table)}{_where(key, bounds)}"
     with _unchanged(session, table):
         for some in session.stream(statement):
@@ -212,7 +214,7 @@ def rows_of(
                     checksum=int(number),
                     plain=int(without),
                     json=tuple(None if text is None else _text(text) for text in rest[: len(json)]),
-                    named=dict(zip(named, rest[len(json) :], strict=True)),
+                    named=dict(zip(names, rest[len(json) :], strict=True)),
                 )
 
 

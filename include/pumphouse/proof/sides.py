@@ -36,9 +36,9 @@ class Side:
     columns: tuple[tuple[Proven, ColumnThere], ...] = ()
 
     @property
-    def named(self) -> tuple[tuple[str, str], ...]:
+    def named(self) -> tuple[tuple[str, ColumnThere], ...]:
         """By what a row is shown: columns of the key, else the first ones; (in the archive, there)."""
-        found = [(column.name, there.name) for column, there in self.columns]
+        found = [(column.name, there) for column, there in self.columns]
         return tuple(each for each in found if each[0] in self.wanted.key) or tuple(found[:_SHOWN_COLUMNS])
 
     @property
