@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso, show
 from pumphouse.proof import gather, prove
 from pumphouse.proof.archived import real
 from pumphouse.proof.forms import Form, Proven
 from pumphouse.proof.servers import ColumnThere, expression
 from pumphouse.restore.parts import Chosen
 from pumphouse.restore.report import RestoreReport
-from pumphouse.runs import load, restore_parts
+from pumphouse.runs import drill, load, restore_parts
+from pumphouse.runs.proof import plan_proof, prove_restored
 from pumphouse.runs.proof import prove as run_proof
-from pumphouse.runs.proof import prove_restored
 from pumphouse.settings import LoadRule, Settings
 from tests.support import formats
 from tests.support.killed import Killed
@@ -679,5 +681,47 @@ def test_a_restore_is_verified_whole_and_in_parts(
     assert red.exit_code == 1
     assert "DIFFERENT" in red.output
     assert "d.t (other.t on the target): all rows: " in red.output
-    refused = called(tmp_path, settings, *into, "latest", "--dry-run")
-    assert isinstance(refused.exception, UsageError)
+
+
+@pytest.mark.row("R1", "R3", "R4")
+def test_a_dry_run_says_what_the_proof_would_read_and_the_proof_reads_that(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.create_table("s", [ID, column(2, "a", MysqlType.LONG)])
+    with source.txn() as t:
+        t.insert("s", id=1, a=2)
+    source.genesis()
+    churn.work(5)
+    at = source.tick()
+    raw = json.loads(json.dumps(source.tables["s"].info.raw))
+    raw["cols"][1] = column(3, "a", MysqlType.VARCHAR) | {"offset": 1}
+    source.alter("s", 12, raw)
+    churn.work(5)
+    source.cut()
+    into = ("restore", "--into", "target", "--verify", "--to")
+    before = target.query("SHOW DATABASES")
+    drill.run(settings, into="target", named="target", at=at)
+    table_ = ("--table", "d.t", "--into-database", "other")
+    for moment, more in ((str(at), ()), (str(at), ("--follow",)), ("latest", ()), ("latest", table_)):
+        planned = called(tmp_path, settings, *into, moment, *more, "--dry-run", "--json")
+        assert planned.exit_code == 0, planned.output
+        assert target.query("SHOW DATABASES") == before
+        told = json.loads(planned.stdout)["proving"]
+        assert min(told["tables"].values()) > 0
+        assert (told["bytes"], told["estimate_s"] > 0) == (sum(told["tables"].values()), True)
+        text = called(tmp_path, settings, *into, moment, *more, "--dry-run").output
+        assert f"proof     as of {show(Tso(told['at']))}: {len(told['tables'])} tables, {told['bytes']:,} bytes" in text
+        named = () if more == table_ else ("--replace", server_name(settings.target))
+        called(tmp_path, settings, *into, moment, *more, *named)
+        proof = read_proofs(source.archive)[-1]
+        assert proof.at == told["at"]
+        assert {each.name for each in proof.of(Outcome.EQUAL)} == told["tables"].keys()
+        assert {each.name: each.why for each in proof.of(Outcome.UNPROVEN)} == told["unproven"]
+        before = target.query("SHOW DATABASES")
+    report = restored(settings, dry_run=True)
+    assert report.check is not None
+    of_a_tidb = replace(report, check=replace(report.check, version="8.0.11-TiDB-v8.5.6"))
+    with pytest.raises(UsageError, match="is a TiDB"):
+        plan_proof(settings, of_a_tidb, into="target")

@@ -93,6 +93,11 @@ class Drill:
         return self.rows / self.restore_ms * 1000 if self.restore_ms else None
 
     @property
+    def proof_rate(self) -> float | None:
+        """Those of them that the proof read a second; None where it did not end."""
+        return self.rows / self.proof_ms * 1000 if self.proof_ms else None
+
+    @property
     def again(self) -> str:
         """The command that tries the same moment."""
         return f"pumphouse drill --into {self.into}" + (f" --at {int(self.at)}" if self.at else "")
@@ -154,9 +159,13 @@ def last_drill(archive: Archive) -> Drill | None:
     return next((each for each in _newest_first(archive) if each.ended_ms is not None), None)
 
 
-def estimate_s(archive: Archive, rows: int) -> float | None:
-    """Seconds of a restore of so many rows and changes, by the rate of the last drills; None where there are none."""
-    rates = list(islice((each.rate for each in _newest_first(archive) if each.rate), _RECENT))
+def estimate_s(archive: Archive, rows: int, *, proof: bool = False) -> float | None:
+    """Seconds of a restore of so many rows and changes, or of its proof; None where there are no drills.
+
+    By the rate of the last ones.
+    """
+    found = (each.proof_rate if proof else each.rate for each in _newest_first(archive))
+    rates = list(islice((each for each in found if each), _RECENT))
     return round(rows / median(rates), 1) if rates else None
 
 

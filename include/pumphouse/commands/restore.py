@@ -26,7 +26,7 @@ from pumphouse.progress import bar
 from pumphouse.restore.check import Into, Place
 from pumphouse.restore.parts import Chosen, PartsPlan
 from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
-from pumphouse.restore.report import RestoreReport
+from pumphouse.restore.report import ProofPlan, RestoreReport
 from pumphouse.settings import Settings
 
 # Lines of one kind in a plan that fits a screen.
@@ -107,7 +107,7 @@ _MOST = 20
     "--verify",
     is_flag=True,
     help="Then prove that the rows are those of the archive, as `archive prove` does; exit code 1 if anything differs. "
-    "With --follow, where the load has come to.",
+    "With --follow, where the load has come to. With --dry-run, print what the proof would read.",
 )
 @click.option(
     "--objects",
@@ -159,8 +159,6 @@ def restore(
         raise UsageError(
             "with --table nothing is replaced, and no load goes on: --replace, --task and --follow have no meaning"
         )
-    if verify and dry_run:
-        raise UsageError("a dry run restores nothing that could be verified: leave --verify out")
     where = Predicate(keys=keys, low=key_from, below=key_to)
     if not tables and (called or into_database or where):
         raise UsageError("--as, --into-database, --key, --key-from and --key-to need --table")
@@ -170,6 +168,8 @@ def restore(
         run = _job(settings, section, task, chosen, follow=follow)
         begin = moment(settings, base)
         planned = done = run(to=asked, base=begin, dry_run=True, plan_only=plan_only, anew=anew)
+        if verify:
+            planned = done = _with_proof(settings, planned, section, task)
         _write_objects(objects, planned)
         if not dry_run:
             if not as_json:
@@ -212,6 +212,13 @@ def _exit_code(done: RestoreReport) -> int:
 def _require_accepted(planned: RestoreReport, accept_losses: bool) -> None:
     if not planned.before:
         planned.plan.require_accepted(accept_losses)
+
+
+def _with_proof(settings: Settings, planned: RestoreReport, section: Place, task: str | None) -> RestoreReport:
+    """The plan, with what the proof would read; UsageError where none can ask such a server."""
+    from pumphouse.runs.proof import plan_proof
+
+    return dataclasses.replace(planned, proving=plan_proof(settings, planned, into=section, task=task))
 
 
 def _verified(
@@ -315,6 +322,7 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
         click.echo(f"moment    {show(plan.to)}: restored by an earlier run; nothing is dropped (--anew: restore again)")
         click.echo("steps")
         print_steps(report.followed)
+        _print_proving(report.proving, most)
         return
     click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
     click.echo(
@@ -345,7 +353,17 @@ def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
     print_steps(report.load)
     if report.followed is not None:
         print_steps(report.followed)
+    _print_proving(report.proving, most)
     print_losses(plan.losses)
+
+
+def _print_proving(proving: ProofPlan | None, most: int) -> None:
+    if proving is None:
+        return
+    about = "" if proving.estimate_s is None else f", about {duration(proving.estimate_s)} by the last drills"
+    click.echo(f"proof     as of {show(proving.at)}: {len(proving.tables)} tables, {proving.bytes:,} bytes{about}")
+    _print_some([f"{name}  {size:,} bytes" for name, size in proving.tables.items()], most)
+    _print_some([f"! {name} would be unproven: {why}" for name, why in proving.unproven.items()], most)
 
 
 def _print_parts(plan: PartsPlan, most: int) -> None:

@@ -74,12 +74,17 @@ class RowThere:
 
 def known_dialect(connection: TargetConnection) -> Dialect:
     """What kind of server it is; UsageError where this release has no checksums in its SQL."""
-    if connection.dialect is Dialect.TIDB:
+    require_known(connection.dialect, connection.name)
+    return connection.dialect
+
+
+def require_known(dialect: Dialect, name: str) -> None:
+    """UsageError for a kind of server that no proof can ask."""
+    if dialect is Dialect.TIDB:
         raise UsageError(
-            f"target {connection.name} is a TiDB, whose checksums this release cannot ask for",
+            f"target {name} is a TiDB, whose checksums this release cannot ask for",
             hint="pumphouse diff compares it with the source",
         )
-    return connection.dialect
 
 
 def stand_of(connection: TargetConnection, task: str) -> Stand:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pumphouse.archive.objects import SourceObjects
@@ -24,13 +25,35 @@ class ShownPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProofPlan:
+    """What a proof of what was restored would read.
+
+    Args:
+        at: the moment.
+        tables: those whose rows it would prove, with their bytes in the archive; the largest first.
+        unproven: the others, and why.
+        estimate_s: how long it would take by the last drills; None: there were none.
+    """
+
+    at: Tso
+    tables: Mapping[str, int]
+    unproven: Mapping[str, str]
+    estimate_s: float | None
+
+    @property
+    def bytes(self) -> int:
+        """Of all tables."""
+        return sum(self.tables.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
     """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do.
 
     ``proof``: what was found when the rows were held against the archive; None: nobody asked. ``lacks``: what the
     source had and no restore builds, kept as text with the dump; or why nothing is known of it. ``estimate_s``: of
     a dry run, how long it would take by the last drills; None: there were none. ``followed``: the load from the
-    moment on, done or to do; None: nobody asked for it.
+    moment on, done or to do; None: nobody asked for it. ``proving``: of a dry run, what its proof would read.
     """
 
     plan: RestorePlan
@@ -42,6 +65,7 @@ class RestoreReport:
     lacks: SourceObjects | str = ""
     estimate_s: float | None = None
     followed: LoadReport | None = None
+    proving: ProofPlan | None = None
 
     @property
     def before(self) -> bool:
@@ -68,4 +92,5 @@ class RestoreReport:
             "followed": None if self.followed is None else self.followed.to_dict(),
             "lacks": self.lacks if isinstance(self.lacks, str) else self.lacks.counts(),
             "proof": None if self.proof is None else self.proof.summary(),
+            "proving": None if self.proving is None else asdict(self.proving) | {"bytes": self.proving.bytes},
         }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.layout import attempt_id
 from pumphouse.archive.proofs import DRILL, Outcome, Proof, read_proofs
-from pumphouse.archive.view import read_view
+from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, TargetAhead, UsageError
 from pumphouse.loader.names import passing_own
@@ -17,15 +18,16 @@ from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, show
 from pumphouse.mysql import DUMP
 from pumphouse.parts import Parts
-from pumphouse.proof.plan import digest_of, subjects
+from pumphouse.proof.plan import digest_of, sizes_of, subjects
 from pumphouse.proof.prove import Given, Prover
-from pumphouse.proof.servers import Stand, known_dialect, stand_of
+from pumphouse.proof.servers import Stand, known_dialect, require_known, stand_of
 from pumphouse.restore.check import Into, Place, named_target
 from pumphouse.restore.parts import TASK, PartsPlan, own_schema
-from pumphouse.restore.plan import plan_restore
-from pumphouse.restore.report import RestoreReport
+from pumphouse.restore.plan import RestorePlan, plan_restore
+from pumphouse.restore.report import ProofPlan, RestoreReport
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.route import Routes
-from pumphouse.settings import LoadRule, Settings, TargetSettings
+from pumphouse.settings import LoadRule, LoadSettings, Settings, TargetSettings
 
 
 def prove(
@@ -85,10 +87,7 @@ def prove(
                 checkpoint=moment,
                 archive_end=archive.end(),
             )
-        view = read_view(archive, upto=moment)
-        load = settings.load.model_copy(update={"rules": passing_own(settings.load.rules, view, target.schema_name)})
-        rules = Rules.of(load.rules, Tso(0))
-        plan = plan_restore(view, moment, task=task, settings=load)
+        view, load, rules, plan = _whole(settings, archive, target, moment, task)
         found = subjects(view, plan, rules, left_out, only)
         unknown = sorted(set(only) - {each.name.lower() for each in found})
         if unknown:
@@ -108,6 +107,45 @@ def prove(
             archive_settings=settings.archive,
         )
         return _carried_out(given, begun, only, task, progress, clock)
+
+
+def _whole(
+    settings: Settings, archive: Archive, target: TargetSettings, moment: Tso, task: str
+) -> tuple[ArchiveView, LoadSettings, Rules, RestorePlan]:
+    """What a proof of all of a target is made from: that of a restore to the moment, by the rules of its load."""
+    view = read_view(archive, upto=moment)
+    load = settings.load.model_copy(update={"rules": passing_own(settings.load.rules, view, target.schema_name)})
+    plan = plan_restore(view, moment, task=task, settings=load)
+    return view, load, Rules.of(load.rules, Tso(0)), plan
+
+
+def plan_proof(settings: Settings, report: RestoreReport, *, into: Place, task: str | None = None) -> ProofPlan:
+    """What `prove_restored` would read when the restore is done; arguments as there.
+
+    Raises:
+        UsageError: no proof can ask such a server.
+    """
+    plan, target, check = report.plan, named_target(settings, into), report.check
+    if check is not None:
+        require_known(Dialect.of_version(check.version), check.server)
+    with Parts(settings) as parts:
+        archive = parts.readable_archive
+        if isinstance(plan, PartsPlan):
+            only = [each.table.lower() for each in plan.placed]
+            found = subjects(read_view(archive, upto=plan.to), plan, plan.rules, {}, only)
+        else:
+            at = plan.to if report.followed is None else report.followed.to_ts
+            view, _, rules, plan = _whole(settings, archive, target, at, task or settings.load.task)
+            found = subjects(view, plan, rules, {})
+        estimate = estimate_s(archive, plan.base_rows + plan.rows, proof=True)
+    sizes = sizes_of(plan)
+    tables = {each.name: sizes.get(each.version.table.id, 0) for each in found if not each.why}
+    return ProofPlan(
+        at=plan.to,
+        tables=dict(sorted(tables.items(), key=lambda each: (-each[1], each[0]))),
+        unproven={each.name: each.why for each in found if each.why},
+        estimate_s=estimate,
+    )
 
 
 def prove_restored(
