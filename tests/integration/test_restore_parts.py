@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pumphouse.cli import cli
-from pumphouse.errors import LoadError, RestoreError, TargetBusy, UsageError
+from pumphouse.errors import FenceLost, LoadError, RestoreError, TargetBusy, UsageError
 from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader.keys import ALL_ROWS, Predicate
@@ -287,6 +288,43 @@ def test_another_restore_is_refused_while_one_has_not_ended_and_anew_gives_that_
     parts(settings, "d.o", to=at, anew=True, **other)
     assert target_rows(target)["other"] == {(1, b"x"): 1, (2, b"x"): 1}
     assert everything(target, "d.other") == before, "what the first had built is gone with our schema"
+
+
+def test_another_restore_that_ends_while_one_looks_at_what_it_left_is_none_there(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for table in ("t", "o"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1, 2)
+    at = source.genesis()
+    live(target)
+    query, last, looked, planned = TargetConnection.query, 0, 0, 0
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    def ends_behind(connection: TargetConnection, statement: str, args: Any = None) -> list[tuple[Any, ...]]:
+        nonlocal looked
+        found = query(connection, statement, args)
+        if "`checkpoint`" in statement:
+            looked += 1
+            if looked == last:
+                target.execute("DROP DATABASE pumphouse_parts")
+        return found
+
+    while looked == last:  # behind the first look, the second, …, and no more
+        looked, last = 0, last + 1
+        target.execute("DROP TABLE IF EXISTS d.back")
+        target.execute("DROP DATABASE IF EXISTS pumphouse_parts")
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr("pumphouse.executor.build.leave", die)
+            parts(settings, "d.t", to=at, called="d.back")
+        with monkeypatch.context() as patch, contextlib.suppress(RestoreError, FenceLost):
+            patch.setattr(TargetConnection, "query", ends_behind)
+            parts(settings, "d.o", to=at, called="d.other", dry_run=True)
+            planned += 1
+        assert planned, "one that has ended behind the first look is none"
+    assert last > 2
 
 
 @pytest.mark.parametrize("whose", ["a table", "a routine", "a load"])
