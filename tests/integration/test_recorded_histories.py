@@ -5,20 +5,15 @@ At each recorded moment, after each load and after a restore, every row and colu
 
 from __future__ import annotations
 
-import csv
-import io
 import random
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pumphouse.errors import ConversionUnknown, LoadError, UsageError
-from pumphouse.loader.keys import Predicate
+from pumphouse.errors import ConversionUnknown
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.restore.parts import Chosen
@@ -26,6 +21,7 @@ from pumphouse.runs import restore_parts
 from pumphouse.settings import TargetSettings
 from tests.support import kind, mariadb
 from tests.support.recorded import DIRECTORY, Recorded, load_and_compare, replayed, take_windows
+from tests.support.somerows import choose
 from tests.tidb.chain import empty
 from tests.tidb.contents import differences, target_contents
 from tests.tidb.history import ACTIONS, TYPES
@@ -33,9 +29,6 @@ from tests.tidb.history import ACTIONS, TYPES
 RECORDS = sorted(DIRECTORY.glob("*.tar.xz"))
 # A DOUBLE of 22 characters becomes a VARCHAR in it; what a MySQL makes of such a value is not what TiDB makes of it.
 STOPS_MYSQL = "every_kind"
-_BINARY = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
-# What a choice of rows by a key is refused for.
-_REFUSED = r"has no primary key|had another one up to|cannot be compared with|a range of .* is not known|only a server"
 _MOST_BYTES = 5_000_000  # of all that is in tests/recorded
 
 pytestmark = pytest.mark.row("S1", "S2", "S3", "L1", "L6")
@@ -91,45 +84,11 @@ def test_tables_that_are_restored_by_themselves_equal_the_tidb_at_each_moment(
                 wanted[f"one.{name.replace('.', '_')}"] = contents[name]
             assert differences(wanted, target_contents(server, wanted)) == [], ts
             with TargetConnection.open(server) as connection:
-                chosen += sum(
-                    _choose(connection, f"one.{name.replace('.', '_')}", rng, partial(apart, name)) for name in alone
-                )
+                for name in alone:
+                    count, wrong = choose(connection, f"one.{name.replace('.', '_')}", rng, partial(apart, name))
+                    assert wrong == [], ts
+                    chosen += count
         assert chosen
-
-
-def _choose(connection: TargetConnection, copy: str, rng: random.Random, apart: Callable[..., None]) -> int:
-    """Rows by the key of one row, and from it on: those that the server chooses from a whole copy. How often it was."""
-    db, _, table = copy.partition(".")
-    key = connection.query(
-        "SELECT k.column_name, c.data_type FROM information_schema.key_column_usage k JOIN information_schema.columns c"
-        " USING (table_schema, table_name, column_name) WHERE k.table_schema = %s AND k.table_name = %s"
-        " AND k.constraint_name = 'PRIMARY' ORDER BY k.ordinal_position",
-        (db, table),
-    )
-    texts = [f"CONCAT('0x', HEX(`{name}`))" if kind in _BINARY else f"CAST(`{name}` AS CHAR)" for name, kind in key]
-    rows = connection.query(f"SELECT {', '.join(texts)} FROM `{db}`.`{table}`") if key else [("1",)]
-    if not rows:
-        return 0
-    row, line = [str(each) for each in rng.choice(rows)], io.StringIO()
-    csv.writer(line, lineterminator="").writerow(row)
-    values = [bytes.fromhex(v[2:]) if kind in _BINARY else v for v, (_, kind) in zip(row, key, strict=False)]
-    same = " AND ".join(f"`{name}` = %s" for name, _ in key), values
-    later = " AND ".join(f"`{name}` >= %s" for name, _ in key[:1]), values[:1]
-    found = 0
-    for (condition, said), where in (
-        (same, Predicate(keys=(line.getvalue() if len(row) > 1 else row[0],))),
-        (later, Predicate(low=row[0])),
-    ):
-        connection.execute("DROP DATABASE IF EXISTS some")
-        try:
-            apart(called="some.rows", where=where, anew=True)
-        except (UsageError, LoadError) as error:
-            assert re.search(_REFUSED, error.message), (copy, where, error)
-            continue
-        wanted = Counter(connection.query(f"SELECT * FROM `{db}`.`{table}` WHERE {condition}", said))
-        assert Counter(connection.query("SELECT * FROM `some`.`rows`")) == wanted, (copy, where)
-        found += 1
-    return found
 
 
 def test_the_records_cover_what_the_generator_makes_and_are_small() -> None:

@@ -16,7 +16,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import structlog
@@ -28,7 +30,7 @@ from pumphouse.errors import BinlogError, DuplicateKey, PartitionUnsettled
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
-from pumphouse.restore.parts import Chosen
+from pumphouse.restore.parts import Chosen, own_schema
 from pumphouse.runs import load, restore_parts
 from pumphouse.schema.actions import Action
 from pumphouse.schema.history import TidbStatusSource
@@ -36,6 +38,7 @@ from pumphouse.settings import Settings, TargetSettings
 from tests.support import mariadb
 from tests.support.loading import restored
 from tests.support.recorded import actions_of
+from tests.support.somerows import choose
 from tests.support.tidb import TidbCluster, UnistoreServer
 from tests.tidb.contents import Contents, differences, source_at, target_contents
 from tests.tidb.history import History, Script
@@ -52,6 +55,7 @@ class Played:
     tables: int = 0
     rows: int = 0
     compared: int = 0
+    chosen: int = 0  # restores of some rows of a table
     found: list[str] = field(default_factory=list)
     unsettled: list[str] = field(default_factory=list)  # where a load waits for a hand, by design
     unreadable: list[str] = field(default_factory=list)  # moments that TiDB itself cannot show
@@ -142,17 +146,30 @@ def compare(
 def apart(
     settings: Settings, contents: Contents, ts: Tso, rng: random.Random, played: Played, script: list[str]
 ) -> None:
-    """Some tables at a moment, each by itself, beside all others: these stay as they are."""
+    """Some tables at a moment, each by itself, and some rows of these, beside all others: these stay as they are."""
+
+    def restore(name: str, *, anew: bool = False, **how: Any) -> None:
+        chosen = Chosen(tables=(name,), **how)
+        restore_parts.run(settings, chosen=chosen, into="target", to=ts, dry_run=False, anew=anew)
+
     before = target_contents(settings.target, {})
-    names = rng.sample(sorted(contents), min(3, len(contents)))
+    full = [name for name in sorted(contents) if contents[name].rows]
+    names = sorted({name for some in (sorted(contents), full) for name in rng.sample(some, min(2, len(some)))})
     for number, name in enumerate(names):
-        chosen = Chosen(tables=(name,), called=f"apart.t{number}")
         try:
-            restore_parts.run(settings, chosen=chosen, into="target", to=ts, dry_run=False)
+            restore(name, called=f"apart.t{number}")
         except BinlogError as error:
             where = played.unsettled if _by_design(error, script) else played.found
             where.append(f"{name} apart at {ts} stopped: {type(error).__name__}: {error.message} {error.hint or ''}")
             return
+    with TargetConnection.open(settings.target) as connection:
+        for number, name in enumerate(names):
+            count, wrong = choose(connection, f"apart.t{number}", rng, partial(restore, name))
+            played.chosen += count
+            played.found += [f"{name} apart at {ts}: {line}" for line in wrong]
+        # A choice that only the server can make ends on the way.
+        for database in ("some", own_schema(settings.target).schema_name):
+            connection.execute(f"DROP DATABASE IF EXISTS `{database}`")
     wanted = {f"apart.t{number}": contents[name] for number, name in enumerate(names)}
     found = {name: table for name, table in target_contents(settings.target, wanted).items() if name in wanted}
     played.found += [f"{', '.join(names)} apart at {ts}: {line}" for line in differences(wanted, found)]
@@ -238,7 +255,7 @@ def main() -> None:
                     tidb = None
                     continue
                 print(
-                    f"{scripts.get(seed) or f'seed {seed}'}: {played.statements} statements, {played.compared} comparisons, {played.tables} tables, "
+                    f"{scripts.get(seed) or f'seed {seed}'}: {played.statements} statements, {played.compared} comparisons, {played.chosen} choices of rows, {played.tables} tables, "
                     f"{played.rows} rows, {time.monotonic() - began:.1f} s: {'DIFFERENT' if played.found else 'equal'}",
                     flush=True,
                 )

@@ -18,7 +18,7 @@ from tests.tidb import known
 from tests.tidb.chain import Played, play
 from tests.tidb.history import ACTIONS
 
-pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"), pytest.mark.row("S2"), pytest.mark.row("S3")]
+pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"), pytest.mark.row("S2", "S3", "R3")]
 
 # TiDB answers with its whole DDL history: a young cluster now and then keeps that short.
 _HISTORIES_A_CLUSTER = 25
@@ -81,7 +81,7 @@ def test_many_histories(
     record_property("rounds", len(seeds))
     record_property("seeds", f"{seeds.start}-{seeds.stop - 1}")
     played = play_each(seeds, tmp_path, into_tidb=into_tidb)
-    for what in ("statements", "compared", "tables", "rows"):
+    for what in ("statements", "compared", "chosen", "tables", "rows"):
         record_property(what, sum(getattr(each, what) for each in played))
     for what in ("unreadable", "unsettled"):
         record_property(what, sum(len(getattr(each, what)) for each in played))
