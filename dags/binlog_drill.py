@@ -31,6 +31,12 @@ _SETTINGS = Settings.read_only("airflow", "drill")
             title="Server",
             description="restore_target, target, or NAME of [targets.NAME]; the setting drill.into",
         ),
+        "whole": Param(
+            _SETTINGS.drill.whole,
+            type="boolean",
+            title="Everything",
+            description="restore all that the source had, onto an empty server for drills; the setting drill.whole",
+        ),
         "at": Param(
             None,
             type=["null", "string"],
@@ -61,7 +67,9 @@ def binlog_drill() -> None:
         """Restore, prove, drop; the proof is the XCom `proven`, whatever it found."""
         context = get_current_context()
         params = context["params"]
-        done, proof = tasks.drill_server(str(params["into"]), params["at"], seed, context["run_id"])
+        done, proof = tasks.drill_server(
+            str(params["into"]), params["at"], seed, context["run_id"], whole=bool(params["whole"])
+        )
         context["ti"].xcom_push("proven", proof)
         tasks.require_equal(proof)
         return done

@@ -574,6 +574,11 @@ class DrillSettings(Section):
     tables: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         ("%.%",), min_length=1, description="what a drill restores: tables, or patterns as for `restore --table`"
     )
+    whole: bool = Field(
+        False,
+        description="`binlog_drill` drills the restore of everything, as `pumphouse drill --whole` does; `into` is a "
+        "NAME with `scratch = true` then, whose server has nothing else",
+    )
     max_age_s: float = Field(
         8 * 86_400.0, gt=0, description="with `into`: `status` reports if no drill has ended for this long"
     )

@@ -358,16 +358,20 @@ def clean_drill(into: str, run_id: str) -> bool:
 
 
 @ordinary_stderr()
-def drill_server(into: str, at: str | None, seed: int, run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def drill_server(
+    into: str, at: str | None, seed: int, run_id: str, *, whole: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Restore, prove, drop: how it ended, and the proof. A retry of the same run takes over from itself."""
     from pumphouse.runs import drill
 
+    if whole:
+        drill.require_scratch(settings_from(archive=None, cluster=None), into)
     settings, section = _drill_settings(into)
     moment = None
     if at:
         with _parts(settings) as parts:
             moment = parts.moment(at).ts
-    done = drill.run(settings, into=section, named=into, at=moment, seed=seed, run_id=run_id)
+    done = drill.run(settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id)
     return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
 
 

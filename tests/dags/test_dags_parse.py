@@ -101,10 +101,22 @@ def test_drills_run_by_hand_alone_until_a_setting_says_when_and_clean_up_however
 import json
 from airflow.dag_processing.dagbag import DagBag
 dag = DagBag(%r).dags["binlog_drill"]
-print(json.dumps([dag.schedule, dag.get_task("clean").is_teardown, dag.get_task("prepare").is_setup, dag.params["into"]]))
+print(json.dumps([dag.schedule, dag.get_task("clean").is_teardown, dag.get_task("prepare").is_setup, dag.params["into"],
+    dag.params["whole"]]))
 """ % str(ROOT / "dags" / "binlog_drill.py")  # noqa: UP031
     settings = {"PUMPHOUSE_AIRFLOW__DRILL_CRON": "0 3 * * *", "PUMPHOUSE_DRILL__INTO": "scratch"}
-    assert in_airflow(script, **settings) == ["0 3 * * *", True, True, "scratch"]
+    assert in_airflow(script, **settings) == ["0 3 * * *", True, True, "scratch", False]
+    assert in_airflow(script, **settings, PUMPHOUSE_DRILL__WHOLE="true")[-1] is True
+    script = """
+import json
+from binlog_airflow import tasks
+from pumphouse.errors import UsageError
+try:
+    tasks.drill_server("restore_target", None, 1, "r", whole=True)
+except UsageError as error:
+    print(json.dumps(error.message))
+"""
+    assert "restore_target is none" in in_airflow(script)
 
 
 @pytest.mark.row("R1")

@@ -108,7 +108,7 @@ def test_a_drill_is_green_at_any_moment_and_leaves_a_server_on_which_others_work
     shown = formats.Shown()
     for each in found:
         shown.check("drill", json.loads(source.archive.store.get(each.key)))
-    assert shown.missing("drill") == ["/why", "/hint"]
+    assert shown.missing("drill") == ["/why", "/hint", "/whole"]
 
 
 @pytest.mark.row("O3")
@@ -336,3 +336,150 @@ def test_a_moment_behind_a_ddl_that_cannot_be_carried_out_is_drawn_again(
     with pytest.raises(LoadError):
         drill(settings, at=end)
     assert read_drills(source.archive)[-1].verdict == "failed"
+
+
+def several(source: MadeSource) -> None:
+    """Everything of `churned`, and another database that comes in the middle."""
+    churned(source)
+    source.create_database("later")
+    source.cut()
+    source.tick(source.archive.end() - source.archive.genesis().ts >> 18)
+    source.cut()
+
+
+def whole(settings: Settings, **how: Any) -> DrillReport:
+    return drill(settings, whole=True, **how)
+
+
+@pytest.mark.mysql
+@pytest.mark.row("R1")
+def test_a_whole_drill_restores_every_database_proves_it_and_leaves_an_empty_server(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    several(source)
+    before, prove, seen = everything(target), job.prove_restored, set()
+
+    def watched(*args: Any, **how: Any) -> Any:
+        seen.add(frozenset(name for (name,) in target.query("SHOW DATABASES")) - set(before["databases"]))
+        return prove(*args, **how)
+
+    monkeypatch.setattr(job, "prove_restored", watched)
+    for seed in range(6):
+        done = whole(settings, seed=seed).drill
+        assert done.green
+        assert everything(target) == before
+    assert whole(settings, at=source.archive.end()).drill.green
+    assert {frozenset({"d", OURS}), frozenset({"d", "later", OURS})} <= seen
+    answer = command(tmp_path, settings, "drill", "--whole", "--at", str(source.archive.end()))
+    assert answer.exit_code == 0, answer.output
+    found = read_drills(source.archive)[-1]
+    assert f"again: pumphouse drill --into scratch --whole --at {found.at}" in answer.output
+    assert (found.whole, found.rows > 0, found.rate is not None) == (True, True, True)
+    stored = json.loads(source.archive.store.get(found.key))
+    formats.check("drill", stored)
+    assert stored["whole"] is True
+    assert newest_proof(source.archive) is None
+    assert "scratch, whole" in command(tmp_path, settings, "drills").output
+    refused = command(tmp_path, settings, "drill", "--whole", "--into", "restore_target")
+    assert isinstance(refused.exception, UsageError)
+    assert everything(target) == before
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_a_whole_drill_that_was_killed_anywhere_is_cleaned_up_by_the_next_one_of_either_kind(
+    source: MadeSource, settings: Settings, target: TargetConnection, part: int
+) -> None:
+    several(source)
+    before = everything(target)
+    how: dict[str, Any] = {"into": "target", "named": "target", "at": source.archive.end(), "whole": True}
+    ended = KilledLoad(settings, what="drill", **how).end()
+    assert not ended.error, ended
+    step = 1 if part else max(1, ended.moments // 10)
+    left = set()
+    for number, moment in enumerate(range(1, ended.moments, step)):
+        killed = KilledLoad(settings, what="drill", at_moment=moment, **how).end()
+        assert killed.killed, (moment, killed)
+        left.add(len(target.query("SHOW DATABASES")))
+        if number % 3 == 0:
+            clean(settings, "target", take_over=True)
+        else:
+            # Of a moment at which some of the databases were not there.
+            assert drill(settings, seed=1, whole=number % 3 == 1, take_over=True).drill.green, (moment, killed)
+        assert everything(target) == before, (moment, killed)
+        assert not clean(settings, "target")
+    assert len(left) > 2, "nothing was left anywhere"
+
+
+def test_a_whole_drill_never_begins_on_a_server_that_has_anything(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several(source)
+    for name in ("d", "live"):
+        target.execute(f"CREATE DATABASE {name}")
+        before = everything(target)
+        with pytest.raises(RestoreError, match=f"databases that are no drill's: {name}"):
+            whole(settings)
+        assert everything(target) == before
+        target.execute(f"DROP DATABASE {name}")
+    owning = job.own_target
+
+    def meanwhile(*args: Any, **how: Any) -> Any:
+        monkeypatch.setattr(job, "own_target", owning)
+        target.execute("CREATE DATABASE d")
+        return owning(*args, **how)
+
+    monkeypatch.setattr(job, "own_target", meanwhile)
+    with pytest.raises(RestoreError, match="databases that are no drill's: d"):
+        whole(settings)
+    assert ("d",) in target.query("SHOW DATABASES")
+    assert (OURS,) not in target.query("SHOW DATABASES")
+
+
+def test_what_a_killed_drill_left_makes_nothing_else_a_drills(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    several(source)
+    # Of a drill of tables, on a server on which somebody works: its databases are called as those of the source.
+    live(target)
+    before = everything(target)
+    how: dict[str, Any] = {"into": "target", "named": "target", "at": source.archive.end()}
+    moments = KilledLoad(settings, what="drill", **how).end().moments
+    assert KilledLoad(settings, what="drill", at_moment=moments // 2, **how).end().killed
+    with pytest.raises(RestoreError, match="databases that are no drill's: d"):
+        whole(settings, take_over=True)
+    clean(settings, "target", take_over=True)
+    assert everything(target) == before
+    target.execute("DROP DATABASE d")
+    # Of a whole one, on a server that somebody uses since.
+    moments = KilledLoad(settings, what="drill", whole=True, **how).end().moments
+    assert KilledLoad(settings, what="drill", whole=True, at_moment=moments // 2, **how).end().killed
+    target.execute("CREATE DATABASE live")
+    before = everything(target)
+    for act in (whole, drill, lambda settings, **more: clean(settings, "target", **more)):
+        with pytest.raises(RestoreError, match="databases that are no drill's: live"):
+            act(settings, take_over=True)
+        assert {name: each for name, each in everything(target).items() if not name.startswith(OURS)} == {
+            name: each for name, each in before.items() if not name.startswith(OURS)
+        }
+    target.execute("DROP DATABASE live")
+    assert whole(settings, take_over=True).drill.green
+
+
+def test_a_whole_drill_that_fails_or_is_interrupted_cleans_up_by_itself(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several(source)
+    before = everything(target)
+    for error in (KeyboardInterrupt(), BinlogError("for a test", hint="nothing")):
+
+        def fail(*_: Any, error: BaseException = error, **__: Any) -> Any:
+            assert ("d",) in target.query("SHOW DATABASES")
+            target.execute("CREATE DATABASE live")  # by somebody else
+            raise error
+
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr(job, "prove_restored", fail)
+            whole(settings)
+        target.execute("DROP DATABASE live")
+        assert everything(target) == before
+    assert [each.verdict for each in read_drills(source.archive)] == ["not ended", "failed"]

@@ -56,6 +56,7 @@ class Drill:
         payload_bytes: of both.
         restore_ms: duration of the restore; 0 = it did not end.
         proof_ms: that of the proof.
+        whole: a restore of everything onto a server of drills alone; else of tables.
     """
 
     cluster_id: int
@@ -76,6 +77,7 @@ class Drill:
     payload_bytes: int = 0
     restore_ms: int = 0
     proof_ms: int = 0
+    whole: bool = False
 
     @property
     def key(self) -> str:
@@ -100,11 +102,13 @@ class Drill:
     @property
     def again(self) -> str:
         """The command that tries the same moment."""
-        return f"pumphouse drill --into {self.into}" + (f" --at {int(self.at)}" if self.at else "")
+        what = f"pumphouse drill --into {self.into}{' --whole' * self.whole}"
+        return what + (f" --at {int(self.at)}" if self.at else "")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        return {**asdict(self), "at": int(self.at)}
+        found = {**asdict(self), "at": int(self.at)}
+        return found if self.whole else {name: each for name, each in found.items() if name != "whole"}
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
@@ -126,6 +130,7 @@ class Drill:
                 ended_ms=None if ended is None else strict.integer(ended),
                 seed=None if seed is None else strict.integer(seed),
                 at=Tso(strict.integer(value["at"])),
+                whole=strict.boolean(value.get("whole", False)),
                 **known,
             )
 

@@ -35,6 +35,12 @@ _SHOWN = 20
 )
 @click.option("--at", metavar="TIME", help="The moment, a TIME; default: one is drawn.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Draw the moment that this number drew before.")
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Drill the restore of everything, databases, views and sequences included, onto a server that has nothing "
+    "else: NAME of [targets.NAME] with scratch = true.",
+)
 @click.option("--clean", is_flag=True, help="Only drop what a killed drill has left on the server.")
 @click.option("--take-over", is_flag=True, help="End another drill on that server.")
 @click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
@@ -47,6 +53,7 @@ def drill(
     into: str | None,
     at: str | None,
     seed: int | None,
+    whole: bool,
     clean: bool,
     take_over: bool,
     run_id: str,
@@ -54,8 +61,9 @@ def drill(
 ) -> None:
     """Restore the tables of a random moment onto a server, prove their rows against the archive, and drop them again.
 
-    They are built in a database of our own (pumphouse_drill); whatever else the server has is left alone. How it ended
-    is kept in the archive (`drills`), and `status` reports a drill that failed. Exit code 1 if anything differs.
+    They are built in a database of our own (pumphouse_drill); whatever else the server has is left alone. With --whole,
+    all that the source had is built under its names, on a server that is empty before and after. How it ended is kept
+    in the archive (`drills`), and `status` reports a drill that failed. Exit code 1 if anything differs.
     """
     from pumphouse.commands.load import naming
     from pumphouse.commands.proof import print_proof
@@ -66,6 +74,8 @@ def drill(
         raise UsageError("--at names the moment, and --seed draws one: leave one of them out")
     named = into or context.settings.drill.into
     settings, section = _aimed(context.settings, named)
+    if whole:
+        job.require_scratch(context.settings, named)
     with naming(named if section == "target" else "target"):
         if clean:
             found = job.clean(settings, section, run_id=run_id, take_over=take_over)
@@ -79,6 +89,7 @@ def drill(
                 named=named,
                 at=moment,
                 seed=seed,
+                whole=whole,
                 run_id=run_id,
                 take_over=take_over,
                 progress=progress,
@@ -131,7 +142,8 @@ def drills(context: Context, *, as_json: bool) -> None:
     for each in found[-_SHOWN:]:
         if each.why:
             click.echo(f"{_begun(each)}: {each.why}")
-    trend = _trend([each.rate for each in found if each.green and each.rate])
+    # Of the kind of the last one: a restore of everything has another rate than one of tables.
+    trend = _trend([each.rate for each in found if each.green and each.rate and each.whole == found[-1].whole])
     if trend:
         click.echo(trend)
 
@@ -141,7 +153,7 @@ def _row(each: Drill) -> tuple[str, ...]:
     return (
         _begun(each),
         show(each.at) if each.at else "-",
-        each.into,
+        f"{each.into}, whole" if each.whole else each.into,
         each.verdict,
         f"{each.tables:,}",
         f"{each.rows:,}",

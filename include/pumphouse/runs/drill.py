@@ -4,47 +4,57 @@ The tables of a moment are built in a schema of drills on some server (`pumphous
 against the archive (`pumphouse.proof`), and the schema is dropped. Nothing else on that server is touched. The schema's
 lock is held all the while, so a second drill there is refused. What a drill that was killed has left goes with the
 next one, or by `clean`. How each ended is kept in the archive (`pumphouse.archive.drills`).
+
+A *whole* drill restores everything, under the names that a restore gives (`pumphouse.restore.plan`). It begins on a
+server that has no database at all. From then on our schema there says that it is a whole drill's, by the name of its
+task; so whatever databases of the source are found beside that are a drill's, and go. That schema goes last.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.drills import FAILED, Drill, write_drill
 from pumphouse.archive.layout import attempt_id
-from pumphouse.archive.proofs import Outcome, Proof
+from pumphouse.archive.proofs import DRILL, Outcome, Proof
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import BinlogError, LoadError, TargetBusy, TargetUnreachable, UnknownDdl, UsageError
+from pumphouse.errors import BinlogError, LoadError, RestoreError, TargetBusy, TargetUnreachable, UnknownDdl, UsageError
 from pumphouse.executor.build import leave
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
+from pumphouse.loader import state
 from pumphouse.loader.begin import there
 from pumphouse.loader.fence import ours_there
-from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
 from pumphouse.loader.steps import Given
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
 from pumphouse.proof.servers import known_dialect
-from pumphouse.restore.check import Into, check_parts, named_target, require_own_database
-from pumphouse.restore.parts import TASK, Chosen, own_schema, plan_parts
+from pumphouse.restore.check import Into, check_parts, check_target, named_target, require_own_database
+from pumphouse.restore.parts import TASK, Chosen, PartsPlan, own_schema, plan_parts
+from pumphouse.restore.plan import RestorePlan, plan_restore
 from pumphouse.restore.report import RestoreReport
-from pumphouse.runs.load import check_mode, new_run_id
+from pumphouse.runs.load import check_mode, new_run_id, ruled
 from pumphouse.runs.proof import prove_restored
 from pumphouse.runs.restore_parts import left_over
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.ident import quote
 from pumphouse.settings import Settings
 
 log = structlog.get_logger()
+P = TypeVar("P", bound=RestorePlan)
 
 # Moments that are drawn before it is said that there was never a table.
 _DRAWN = 100
@@ -67,11 +77,12 @@ def run(
     named: str,
     at: Tso | None = None,
     seed: int | None = None,
+    whole: bool = False,
     run_id: str = "",
     take_over: bool = False,
     progress: Progress = silent,
 ) -> DrillReport:
-    """Restore the tables of `drill.tables` as of a moment, prove them, and drop them again.
+    """Restore the tables of `drill.tables`, or everything, as of a moment, prove it, and drop it again.
 
     Args:
         settings: all settings.
@@ -79,6 +90,7 @@ def run(
         named: what the server is called by who asks, for the record.
         at: the moment; None = one is drawn from all that can be restored.
         seed: by which it is drawn: the same one is drawn again while the archive ends where it does. None = another.
+        whole: everything, onto a server that has nothing but drills.
         run_id: the same id may take over from itself.
         take_over: end another drill on that server.
         progress: told of each step.
@@ -104,13 +116,17 @@ def run(
                 seed=None if at is not None else seed,
                 into=named,
                 target=address(target),
+                whole=whole,
             ),
             settings.drill.keep,
         )
         try:
             with TargetConnection.open(target, owner=True, section=into) as connection:
                 known_dialect(connection)
-                return _carried_out(settings, parts, connection, kept, into, at, run_id, take_over, progress)
+                if _of_whole(connection):
+                    clean(settings, into, run_id=run_id, take_over=take_over)
+                carried_out = _whole_carried_out if whole else _carried_out
+                return carried_out(settings, parts, connection, kept, into, at, run_id, take_over, progress)
         except BaseException as error:
             if kept.begun:
                 _clean_up(settings, into, run_id)
@@ -134,22 +150,11 @@ def _carried_out(
     progress: Progress,
 ) -> DrillReport:
     target, chosen = connection.settings, Chosen(tables=settings.drill.tables)
-    moments = iter([at]) if at is not None else _drawn(read_view(kept.archive), chosen, kept.drill.seed or 0)
-    for moment in moments:
-        kept.drill = replace(kept.drill, at=moment)
-        log.info("drill", moment=show(moment), seed=kept.drill.seed, server=connection.name, again=kept.drill.again)
-        view = read_view(kept.archive, upto=moment)
-        try:
-            plan = plan_parts(view, moment, chosen=chosen, target=target, settings=settings.load, drill=True)
-            break
-        except LoadError as error:
-            # Behind a DDL that cannot be carried out, up to the next dump. Of a named moment it is the answer.
-            if at is not None or not isinstance(error.__cause__, UnknownDdl):
-                raise
-            log.warning("drill_moment_passed_over", moment=show(moment), why=error.message)
-            refused = error
-    else:
-        raise refused
+
+    def planned(view: ArchiveView, moment: Tso) -> PartsPlan:
+        return plan_parts(view, moment, chosen=chosen, target=target, settings=settings.load, drill=True)
+
+    view, plan = _planned(kept, connection.name, at, chosen, planned)
     check = check_parts(connection, plan, view, settings.cluster.url)
     with ours_there(connection):  # another drill may come to its end
         owner = own_target(
@@ -168,6 +173,11 @@ def _carried_out(
     report = RestoreReport(plan=plan, target=load.target, dry_run=False, check=check, load=load)
     proof = prove_restored(settings, report, into=into, progress=progress)
     leave(connection)
+    return _ended(kept, load, proof)
+
+
+def _ended(kept: _Kept, load: LoadReport, proof: Proof) -> DrillReport:
+    """How it ended is kept."""
     kept.put(
         ended_ms=_now_ms(),
         verdict=proof.verdict,
@@ -179,29 +189,143 @@ def _carried_out(
     return DrillReport(drill=kept.drill, proof=proof)
 
 
+def _planned(
+    kept: _Kept, server: str, at: Tso | None, chosen: Chosen, plan: Callable[[ArchiveView, Tso], P]
+) -> tuple[ArchiveView, P]:
+    """The archive up to the moment, or up to one that is drawn; and the plan of the restore."""
+    moments = iter([at]) if at is not None else _drawn(read_view(kept.archive), chosen, kept.drill.seed or 0)
+    for moment in moments:
+        kept.drill = replace(kept.drill, at=moment)
+        log.info("drill", moment=show(moment), seed=kept.drill.seed, server=server, again=kept.drill.again)
+        view = read_view(kept.archive, upto=moment)
+        try:
+            return view, plan(view, moment)
+        except LoadError as error:
+            # Behind a DDL that cannot be carried out, up to the next dump. Of a named moment it is the answer.
+            if at is not None or not isinstance(error.__cause__, UnknownDdl):
+                raise
+            log.warning("drill_moment_passed_over", moment=show(moment), why=error.message)
+            refused = error
+    raise refused
+
+
+def _whole_carried_out(
+    settings: Settings,
+    parts: Parts,
+    connection: TargetConnection,
+    kept: _Kept,
+    into: Into,
+    at: Tso | None,
+    run_id: str,
+    take_over: bool,
+    progress: Progress,
+) -> DrillReport:
+    target = connection.settings
+    settings = settings.model_copy(update={into: target})
+    _require_empty(connection)
+
+    def planned(view: ArchiveView, moment: Tso) -> RestorePlan:
+        return plan_restore(view, moment, task=DRILL, settings=ruled(settings, target, view))
+
+    view, plan = _planned(kept, connection.name, at, Chosen(tables=("%.%",)), planned)
+    load = ruled(settings, target, view)
+    check = check_target(settings, into, plan, view)
+    with ours_there(connection):  # another drill may come to its end
+        owner = own_target(
+            connection,
+            task=DRILL,
+            cluster_id=view.genesis.cluster_id,
+            run=run_id,
+            take_over=take_over,
+            any_task=True,
+        )
+    kept.begun = True
+    _require_empty(connection)  # once more: now nobody else begins
+    kept.put(tables=plan.tables, rows=plan.base_rows + plan.rows, payload_bytes=plan.base_bytes + plan.bytes)
+    rules = Rules.of(load.rules, Tso(0))
+    given = Given(view=view, standing=Standing(), rules=rules, settings=load, task=DRILL, target=target)
+    executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+    done = executor.carry_out(plan.steps(given), again=True)
+    report = RestoreReport(plan=plan, target=done.target, dry_run=False, check=check, load=done)
+    proof = prove_restored(settings, report, into=into, task=DRILL, progress=progress)
+    _leave_whole(settings, connection, ours=True)
+    return _ended(kept, done, proof)
+
+
+def _require_empty(connection: TargetConnection, but: Sequence[str] = ()) -> None:
+    """RestoreError where the server has a database that is not its own, that of our state, or one of these."""
+    ours = {name.casefold() for name in (connection.settings.schema_name, *but)}
+    found = [str(name) for (name,) in connection.query("SHOW DATABASES")]
+    others = [name for name in found if not is_system(name) and name.casefold() not in ours]
+    if others:
+        raise RestoreError(
+            f"{connection.name} has databases that are no drill's: {', '.join(others[:5])}",
+            hint="a whole drill begins, and drops what one that was killed has left, where there is nothing else: name "
+            "a server of its own, or drop them if nobody needs them",
+        )
+
+
+def _of_whole(connection: TargetConnection) -> bool:
+    """Whether what is there is of a whole drill."""
+    return any(each.task == DRILL for each in state.read_known(connection))
+
+
+def _leave_whole(settings: Settings, connection: TargetConnection, *, ours: bool) -> None:
+    """Drop every database that the source ever had, and our schema last; RestoreError where there are others.
+
+    ``ours``: this run has made them, and others that came meanwhile are no obstacle.
+    """
+    with Parts(settings) as parts:
+        view = read_view(parts.readable_archive)
+    rules = Rules.of(ruled(settings, connection.settings, view).rules, Tso(0))
+    places = rules.routes.places(view.databases)
+    if not ours:
+        _require_empty(connection, places)
+    for name in there(connection, places):
+        connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
+    leave(connection)
+
+
+def require_scratch(settings: Settings, named: str) -> None:
+    """UsageError unless a server is one of drills, by the settings as they were read."""
+    found = settings.targets.get(named)
+    if found is None or not found.scratch:
+        raise UsageError(
+            f"everything is restored onto a server for drills alone, and {named} is none",
+            hint="name one that has no data: [targets.NAME] with `scratch = true`, and --into NAME",
+        )
+
+
 def new_seed() -> int:
     """What a moment is drawn by, where nobody chooses."""
     return secrets.randbelow(1_000_000)
 
 
-def clean(settings: Settings, into: Into, *, run_id: str = "", take_over: bool = False) -> bool:
-    """Drop what a drill that was killed has left on a server; whether there was anything. TargetBusy while one runs."""
+def clean(settings: Settings, into: Into, *, run_id: str = "", take_over: bool = False, ours: bool = False) -> bool:
+    """Drop what a drill that was killed has left on a server; whether there was anything. TargetBusy while one runs.
+
+    ``ours``: it was this run's.
+    """
     target = own_schema(named_target(settings, into), drill=True)
     with TargetConnection.open(target, owner=True, section=into) as connection:
         if not there(connection, [target.schema_name]):
             return False
-        require_own_database(connection)
+        if not _of_whole(connection):
+            require_own_database(connection)
         run = run_id or new_run_id()
         with ours_there(connection):
             own_target(connection, task=TASK, cluster_id=0, run=run, take_over=take_over, any_task=True)
-        leave(connection)
+        if _of_whole(connection):
+            _leave_whole(settings, connection, ours=ours)
+        else:
+            leave(connection)
     return True
 
 
 def _clean_up(settings: Settings, into: Into, run_id: str) -> None:
     """After an error, over a connection of its own: the other one may be gone, or within a statement."""
     try:
-        clean(settings, into, run_id=run_id)
+        clean(settings, into, run_id=run_id, ours=True)
     except BinlogError as error:
         log.warning("drill_left_behind", into=into, why=error.message, next="the next drill there drops it")
 

@@ -67,7 +67,7 @@ def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
         yield _error(f"drill into {last.into}{at}", what, f"{last.again}{rows}")
     elif into and status.archive.end is not None and (last is None or last.age_s > settings.drill.max_age_s):
         what = "none has ended yet" if last is None else f"the last one ended {last.age_s / 86_400:.1f} days ago"
-        yield _warning(f"drill into {into}", what, f"pumphouse drill --into {into}")
+        yield _warning(f"drill into {into}", what, f"pumphouse drill --into {into}{' --whole' * settings.drill.whole}")
 
 
 def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
