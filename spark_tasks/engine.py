@@ -169,7 +169,8 @@ def _decoder(
     def decode(batches: _Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _packed(travel, stages.decode(context, tasks[number]))
+                blobs = (part for blob in stages.decode(context, tasks[number]) for part in blob.parts())
+                yield from _packed(travel, blobs)
 
     return decode
 

@@ -69,9 +69,9 @@ class Travel:
         if self.directory is None or isinstance(blob.content, bytes):
             data = blob.data
         else:
-            path = self.directory / uuid.uuid4().hex
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, blob.content.schema) as writer:
-                writer.write_table(blob.content)
+            path, table = self.directory / uuid.uuid4().hex, blob.table()
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
             file = str(path)
         row = (blob.epoch, blob.table_id, blob.bucket, blob.phase, blob.number, blob.rows, size, data, file)
         return pa.RecordBatch.from_arrays(

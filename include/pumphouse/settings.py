@@ -542,7 +542,8 @@ class LoadSettings(Section):
         2048 * MIB,
         ge=0,
         description="with engine = auto: a plan of up to this many payload bytes is loaded without Spark; the process "
-        "needs about 1.4 times as much memory, and on one machine it is faster than Spark (docs/performance.md)",
+        "needs about 1.4 times as much memory, and on one machine it is faster than Spark (docs/performance.md). A "
+        "dump's tables that nobody wrote to meanwhile do not count",
     )
     safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
     buckets: int = Field(

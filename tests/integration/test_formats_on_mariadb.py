@@ -19,8 +19,9 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema_import.write import HistoryTable
 from pumphouse.settings import Settings, TargetSettings
 from tests.support import formats, mariadb
+from tests.support.dumpedsource import DumpedSource
 from tests.support.killed import Killed
-from tests.support.madearchive import Churn, MadeSource, column
+from tests.support.madearchive import Churn, column
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
     folder = tmp_path_factory.mktemp("formats")
     with mariadb.in_memory() as settings:
         cluster = open_cluster(f"file://{folder}/cluster", create=True)
-        source = MadeSource(folder / "archive", cluster.cluster_id())
+        source = DumpedSource(folder / "archive", cluster.cluster_id())
         cluster.close()
         churn = Churn(source)
         churn.fill()
@@ -57,6 +58,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
         load.run(Settings.model_validate(told | {"load": left_out}))
         parked = told["load"] | {"rules": [{"do": "park", "table": "d.t", "why": "a look at the row"}]}
         load.run(Settings.model_validate(told | {"load": parked}))
+        low = source.cut()
+        source.publish(low, [source.read(name, low, low) for name in source.tables])
+        load.run(Settings.model_validate(told))
         load.run(Settings.model_validate(told), resync="d.t")
         for own, where in (("keys", Predicate(keys=("1",))), ("range", Predicate(low="1", below="9"))):
             some = Chosen(tables=("d.t",), called="c.t", where=where)

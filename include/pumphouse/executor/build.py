@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from pumphouse.errors import DdlRefused, LoadError, TargetBusy
+import structlog
+
+from pumphouse.errors import BinlogError, DdlRefused, LoadError, TargetBusy
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
@@ -14,8 +16,12 @@ from pumphouse.loader.target import NO_SUCH_EXPRESSION, RetryUnit, StatementFail
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.schema.table_sql import create_database, create_object, foreign_keys
+from pumphouse.schema.table_sql import create_database, create_object, foreign_keys, index_sql, late_indexes
 from pumphouse.schema.versions import TableVersion
+
+log = structlog.get_logger()
+
+_INDEXES = "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s"
 
 
 def make(
@@ -53,7 +59,11 @@ def build(connection: TargetConnection, task: str, rules: Rules, step: Build) ->
     for version in objects:
         if not version.table.is_view:
             notes += _create(connection, version)
-    return notes + _create_views(connection, [each for each in objects if each.table.is_view])
+    notes += _create_views(connection, [each for each in objects if each.table.is_view])
+    # A view may name an index, and a foreign key of a table that stays may need one: so they are there until now.
+    for version in step.late:
+        _drop_late(connection, version)
+    return notes
 
 
 def make_databases(connection: TargetConnection, rules: Rules) -> None:
@@ -76,14 +86,7 @@ def _create(connection: TargetConnection, version: TableVersion) -> list[str]:
             bare = True
             connection.execute(plainer)
     except StatementFailed as error:
-        if error.condition:
-            raise
-        raise DdlRefused(
-            f"target {connection.name} refused to create {qualified(*version.name)}: {error.message}",
-            code=error.code,
-            statement=error.statement,
-            table=".".join(version.name),
-        ) from error
+        raise _refused(connection, f"to create {qualified(*version.name)}", version, error) from error
     return notes_of(version.table, dialect, bare=bare)
 
 
@@ -108,6 +111,48 @@ def _create_views(connection: TargetConnection, views: Sequence[TableVersion]) -
             break
         waiting = [view for view in waiting if view.name in refused]
     return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
+
+
+def _refused(connection: TargetConnection, what: str, version: TableVersion, error: StatementFailed) -> BinlogError:
+    """The server's condition is none of the table's."""
+    if error.condition:
+        return error
+    return DdlRefused(
+        f"target {connection.name} refused {what}: {error.message}",
+        code=error.code,
+        statement=error.statement,
+        table=".".join(version.name),
+    )
+
+
+def _drop_late(connection: TargetConnection, version: TableVersion) -> None:
+    """All of a table that is empty, or none where the server needs one of them."""
+    drops = ", ".join(f"DROP KEY {quote(index.name)}" for index in late_indexes(version.table, connection.dialect))
+    if not drops:
+        return
+    try:
+        connection.execute(f"ALTER TABLE {qualified(*version.name)} {drops}")
+    except StatementFailed as error:
+        if error.condition:
+            raise
+        log.info("indexes_kept", table=".".join(version.name), reason=error.message)
+
+
+def create_indexes(connection: TargetConnection, objects: Sequence[TableVersion]) -> None:
+    """Those of `late_indexes` that are not there yet, of each table in one statement, which is done or not."""
+    dialect = connection.dialect
+    for version in objects:
+        name = qualified(*version.name)
+        have = {str(row[0]).lower() for row in connection.query(_INDEXES, version.name)}
+        missing = [index for index in late_indexes(version.table, dialect) if index.name.lower() not in have]
+        if not missing:
+            continue
+        adds = ", ".join(f"ADD {index_sql(index, dialect)}" for index in missing)
+        try:
+            with _not_waiting(connection):
+                connection.execute(f"ALTER TABLE {name} {adds}")
+        except StatementFailed as error:
+            raise _refused(connection, f"indexes of {name}", version, error) from error
 
 
 def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVersion]) -> list[str]:

@@ -15,7 +15,7 @@ import structlog
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import CorruptionError, DdlRefused
-from pumphouse.executor.build import make, make_databases
+from pumphouse.executor.build import create_indexes, make, make_databases
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor
@@ -58,7 +58,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.replay.load import Stream
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import quote
-from pumphouse.schema.versions import DdlEvent
+from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import ArchiveSettings
 
 log = structlog.get_logger()
@@ -157,8 +157,8 @@ class Executor:
                     work = self._taken_up(work)
                     make_databases(connection, self._rules)
                     self._follow(work, self._stream(work).take_back())
-                case Apply(work=work):
-                    self._apply(work, number)
+                case Apply(work=work, late=late):
+                    self._apply(work, number, late)
                 case Equal(checkpoint=checkpoint):
                     state.write(connection, owner, checkpoint)
                 case Reset():
@@ -212,7 +212,7 @@ class Executor:
         self._owner = state.discard(self._connection, self._owner, plan)
         log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
 
-    def _apply(self, work: Work, number: int | None) -> None:
+    def _apply(self, work: Work, number: int | None, late: Sequence[TableVersion]) -> None:
         """Begin a plan or go on with it, carry it out, close it."""
         work = self._taken_up(work)
         plan = work.plan
@@ -224,6 +224,7 @@ class Executor:
             self._follow(work, self._stream(work).run())
         else:
             units = self._merge(work)
+        create_indexes(self._connection, late)
         self._set_sequences(work)
         self._owner = state.close_plan(self._connection, self._owner, plan, number)
         self._report.plans += 1

@@ -14,7 +14,7 @@ from pumphouse.errors import LoadError
 from pumphouse.loader.names import require_names
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
-from pumphouse.loader.steps import Apply, Build, Equal, ForeignKeys, Given, Ready, Reset, Step, Steps
+from pumphouse.loader.steps import Build, Equal, ForeignKeys, Given, Ready, Reset, Step, Steps, filled
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.loader.work import Work, base_work
 from pumphouse.model.table import DbInfo
@@ -143,8 +143,7 @@ def fill(
     objects = tuple(map(routes.version, found))
     return (
         Reset(checkpoint=checkpoint, beside=tuple(beside), rules=taken_up),
-        Build(drop=tuple(drop), databases=tuple(made), objects=objects),
-        Apply(work=base),
+        *filled(base, Build(drop=tuple(drop), databases=tuple(made), objects=objects)),
         ForeignKeys(objects=objects),
     )
 

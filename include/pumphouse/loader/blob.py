@@ -6,8 +6,8 @@ done with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +20,15 @@ BLOB_BYTES = 16 << 20
 ENTRIES: Final = 255
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Rows that lie in the archive and are read when they are wanted, about 8 MiB a batch."""
+
+    head: UnitHead
+    size: int
+    read: Callable[[], Iterator[pa.RecordBatch]]
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """One piece of a group (epoch, table, bucket, phase); ``number`` is its place in the unit."""
@@ -30,7 +39,7 @@ class Blob:
     phase: int
     number: int
     rows: int
-    content: pa.Table | bytes
+    content: pa.Table | bytes | Stored
 
     @property
     def unit(self) -> UnitId:
@@ -42,15 +51,20 @@ class Blob:
         """As an Arrow IPC stream."""
         if isinstance(self.content, bytes):
             return self.content
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.content.schema) as writer:
-            writer.write_table(self.content)
+        table, sink = self.table(), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
         return bytes(sink.getvalue().to_pybytes())
 
     @property
     def size(self) -> int:
         """Its bytes."""
-        return len(self.content) if isinstance(self.content, bytes) else int(self.content.nbytes)
+        match self.content:
+            case bytes():
+                return len(self.content)
+            case Stored(size=size):
+                return size
+        return int(self.content.nbytes)
 
     @property
     def group(self) -> tuple[int, int, int, int]:
@@ -60,6 +74,8 @@ class Blob:
     @property
     def head(self) -> UnitHead:
         """The unit's head."""
+        if isinstance(self.content, Stored):
+            return self.content.head
         if not isinstance(self.content, bytes):
             return UnitHead.of(self.content.schema)
         with pa.ipc.open_stream(self.content) as reader:
@@ -67,10 +83,27 @@ class Blob:
 
     def table(self) -> pa.Table:
         """The rows, with the unit's head in the schema metadata."""
+        if isinstance(self.content, Stored):
+            return pa.Table.from_batches(self.content.read())
         if not isinstance(self.content, bytes):
             return self.content
         with pa.ipc.open_stream(self.content) as reader:
             return reader.read_all()
+
+    def parts(self) -> Iterator[Blob]:
+        """It in blobs that travel: of what lies in the archive, a batch in each."""
+        if not isinstance(self.content, Stored):
+            yield self
+            return
+        for number, batch in enumerate(self.content.read()):
+            yield replace(self, number=number, rows=batch.num_rows, content=pa.Table.from_batches([batch]))
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows as they are sent."""
+        if isinstance(self.content, Stored):
+            return list(self.content.read())
+        found: list[pa.RecordBatch] = self.table().combine_chunks().to_batches()
+        return found
 
 
 def blobs_of(table: pa.Table, *, bucket: int, phase: int = ENTRIES) -> Iterator[Blob]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,11 @@ from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, 
 from pumphouse.codec.defaults import missing_value
 from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import BinlogError, CodecError, ColumnMismatch, StoreError
-from pumphouse.loader.blob import Blob
+from pumphouse.loader.blob import Blob, Stored
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.fold import COUNT_FIELD, GAP, GAP_TS, ORDER_FIELDS, POSITION, START, TS
 from pumphouse.loader.held import Held, Shape, images_of
+from pumphouse.loader.plan import Phase
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import SegmentPart
 from pumphouse.model.table import ColumnInfo
@@ -61,8 +62,11 @@ class Decoder:
         self._layouts = Layouts(context.timeline)
 
     def run(self, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
-        """Blobs of entries, each of one epoch, table and bucket."""
+        """Blobs of entries, each of one epoch, table and bucket; and of units that are a segment (`Plan.whole`)."""
         for piece in pieces:
+            if piece.table_id in self._plan.whole:
+                yield from self._unit(piece)
+                continue
             rows = piece.table_id is not None
             for batch in self._context.read_rows(piece) if rows else self._context.read(piece, _COLUMNS):
                 if piece.table_id is not None:
@@ -71,6 +75,27 @@ class Decoder:
                     self._add(batch)
                 yield from self._held.overflow()
         yield from self._held.rest()
+
+    def _unit(self, piece: SegmentPart) -> Iterator[Blob]:
+        """A dump's segment as it is to be inserted; nothing is read yet."""
+        table_id = piece.table_id or 0
+        wanted = self._wanted.of(table_id, piece.upto)
+        if wanted is None:
+            return
+        head = wanted.head(wanted.epoch)
+        head = replace(head, unit=replace(head.unit, phase=int(Phase.INSERT), bucket=piece.number))
+
+        context, dumped = self._context, self._dumped(table_id, piece.upto)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for batch in context.read_rows(piece):
+                yield _projected(batch, wanted, dumped).replace_schema_metadata(head.to_metadata())
+
+        content = Stored(head=head, size=piece.bytes, read=read)
+        yield Blob(wanted.epoch, wanted.table_id, piece.number, int(Phase.INSERT), 0, piece.segment.rows, content)
+
+    def _dumped(self, table_id: int, low: Tso) -> TableVersion:
+        return self._context.timeline.at_ts(table_id, max(low, self._plan.from_ts))
 
     def ranges(self, pieces: Sequence[SegmentPart]) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
@@ -152,7 +177,7 @@ class Decoder:
         wanted = self._wanted.of(table_id, low)
         if wanted is None:
             return
-        rows = _projected(batch, wanted, self._context.timeline.at_ts(table_id, max(low, self._plan.from_ts)))
+        rows = _projected(batch, wanted, self._dumped(table_id, low))
         count = rows.num_rows
         if not wanted.key:
             self._held.add_values(wanted, rows, [pa.array(np.ones(count, np.int64))], [COUNT_FIELD])

@@ -60,8 +60,10 @@ class LocalEngine:
         def fold(key: tuple[int, int, int, int]) -> list[Blob]:
             return list(stages.fold(context.plan, groups.pop(key)))
 
+        lying = [piece for piece in pieces if piece.table_id in context.plan.whole]
+        dealt = deal([piece for piece in pieces if piece.table_id not in context.plan.whole], self._connections)
         with ThreadPoolExecutor(self._connections, thread_name_prefix="prepare") as pool:
-            for found in pool.map(lambda some: list(stages.decode(context, some)), deal(pieces, self._connections)):
+            for found in pool.map(lambda some: list(stages.decode(context, some)), [lying, *dealt]):
                 for blob in found:
                     groups[blob.group].append(blob)
             for folded in pool.map(fold, sorted(groups)):
@@ -101,15 +103,15 @@ class AutoEngine:
 
     def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Choose, decode and fold; what there is to apply."""
-        size = sum(piece.bytes for piece in pieces)
-        if size <= self._local_bytes:
+        # The others are units as they lie, and read one by one.
+        size = sum(piece.bytes for piece in pieces if piece.table_id not in context.plan.whole)
+        if self._local_bytes and size <= self._local_bytes:
             self._now = self._local
-            self._why = (
-                f"{size:,} bytes, up to load.local_bytes = {self._local_bytes:,}; Spark at {self._master} not used"
-            )
+            most = f"load.local_bytes = {self._local_bytes:,}"
+            self._why = f"{size:,} bytes to merge, up to {most}; Spark at {self._master} not used"
         else:
             self._now = self._spark = self._spark or self._make_spark()
-            self._why = f"{size:,} bytes, above load.local_bytes = {self._local_bytes:,}"
+            self._why = f"{size:,} bytes to merge, above load.local_bytes = {self._local_bytes:,}"
         return self._now.prepare(context, pieces)
 
     @property

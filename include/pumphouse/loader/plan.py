@@ -17,7 +17,7 @@ from pumphouse.errors import CorruptionError
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.tso import Tso
 
-SPEC_VERSION = 2
+SPEC_VERSION = 3
 MAX_BUCKETS = 4096
 # What a unit aims at on a TiDB, which holds a transaction in memory, with its indexes: 100 MiB if not told otherwise.
 TIDB_UNIT_BYTES = 16 << 20
@@ -77,6 +77,7 @@ class Plan:
         ruled: commit ts of DDLs that a rule skips or replaces: rows from before them are loaded before them.
         only: tables, ``database.table`` in lower case, that a resync or a restore of parts is of; () = all.
         where: which of their rows; of each change the key before and the key after it count by themselves.
+        whole: ids of the tables of which the log says nothing over the dump: each of their segments is a unit.
     """
 
     task: str
@@ -94,6 +95,7 @@ class Plan:
     ruled: tuple[int, ...] = ()
     only: tuple[str, ...] = ()
     where: Predicate = ALL_ROWS
+    whole: frozenset[int] = frozenset()
 
     def bucket_count(self, table_id: int) -> int:
         """Buckets of a table."""
@@ -103,7 +105,8 @@ class Plan:
         """Canonical JSON of what is not a column of its own."""
         return json.dumps(
             {
-                "version": 1 if self.touched is None else SPEC_VERSION,
+                # An older release would count the units otherwise, and leave rows out.
+                "version": SPEC_VERSION if self.whole else 1 if self.touched is None else 2,
                 "boundaries": list(self.boundaries),
                 **({} if self.touched is None else {"touched": [list(tables) for tables in self.touched]}),
                 "buckets": {str(k): v for k, v in sorted(self.buckets.items())},
@@ -114,6 +117,7 @@ class Plan:
                 **({"ruled": list(self.ruled)} if self.ruled else {}),
                 **({"only": self.only[0] if len(self.only) == 1 else self.only} if self.only else {}),
                 **({"where": self.where.to_dict()} if self.where else {}),
+                **({"whole": sorted(self.whole)} if self.whole else {}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -145,6 +149,7 @@ class Plan:
                 ruled=tuple(data.get("ruled", ())),
                 only=(only,) if isinstance(only := data.get("only", ()), str) else tuple(only),
                 where=Predicate.from_dict(data["where"]) if "where" in data else ALL_ROWS,
+                whole=frozenset(data.get("whole", ())),
             )
             int(data["version"])
         except (ValueError, KeyError, TypeError) as error:
@@ -162,7 +167,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """For reports."""
-        return asdict(self)
+        return {**asdict(self), "whole": sorted(self.whole)}
 
 
 def _digest(*parts: object) -> str:

@@ -10,7 +10,7 @@ from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.planner import require_ready, unfinished
 from pumphouse.loader.rules import RESYNC, Rules, park_hint, parked
 from pumphouse.loader.state import Checkpoint
-from pumphouse.loader.steps import Apply, BringBack, Build, ForeignKeys, Given, Park, Step, Steps
+from pumphouse.loader.steps import Apply, BringBack, Build, ForeignKeys, Given, Park, Step, Steps, filled
 from pumphouse.loader.work import Work, ids_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.render import kept_name
@@ -62,19 +62,19 @@ def _anew(given: Given, table: str, at: Tso) -> tuple[Step, ...]:
     rules, first, later = _works(given, table, at)
     found = [v for v in in_creation_order(view.timeline, first.plan.to_ts) if ".".join(v.name).lower() == name]
     versions = tuple(map(rules.routes.version, found))
-    return (
-        Build(
-            drop_tables=tuple(_places(given, name, at)),
-            # Somebody may have dropped it.
-            databases=tuple(
-                replace(info, name=rules.routes.database(info.name))
-                for info in databases_of(view.timeline, at)
-                if info.name.lower() == name.partition(".")[0]
-            ),
-            objects=versions,
-            ddls=tuple(int(event.commit_ts) for work in later for event in work.events),
+    build = Build(
+        drop_tables=tuple(_places(given, name, at)),
+        # Somebody may have dropped it.
+        databases=tuple(
+            replace(info, name=rules.routes.database(info.name))
+            for info in databases_of(view.timeline, at)
+            if info.name.lower() == name.partition(".")[0]
         ),
-        Apply(work=first),
+        objects=versions,
+        ddls=tuple(int(event.commit_ts) for work in later for event in work.events),
+    )
+    return (
+        *filled(first, build),
         ForeignKeys(objects=versions),
         *(Apply(work=work) for work in later),
         BringBack(subjects=(name, *sorted(_ids_of(given, name)))),

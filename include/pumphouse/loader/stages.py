@@ -9,7 +9,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from pumphouse.errors import RowRejected
-from pumphouse.loader.blob import Blob, blobs_of
+from pumphouse.loader.blob import ENTRIES, Blob, blobs_of
 from pumphouse.loader.columns import shown
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
@@ -46,13 +46,16 @@ class ApplyContext:
 
 
 def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
-    """Stage 1: entries of each epoch, table and bucket."""
+    """Stage 1: entries of each epoch, table and bucket; of tables that nothing is laid over, units."""
     return Decoder(context).run(pieces)
 
 
 def fold(plan: Plan, blobs: Iterable[Blob]) -> Iterator[Blob]:
-    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units."""
-    for (_, _, bucket, _), group in groupby(blobs, key=lambda blob: blob.group):
+    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units; those of units stay."""
+    for (_, _, bucket, phase), group in groupby(blobs, key=lambda blob: blob.group):
+        if phase != ENTRIES:
+            yield from group
+            continue
         entries = pa.concat_tables([blob.table() for blob in group])
         yield from _fold_one(plan, entries, bucket)
 
@@ -136,4 +139,4 @@ def _in_one_scan(units: Iterable[list[Blob]], most: int) -> Iterator[list[list[B
 
 
 def _batches(unit: Sequence[Blob]) -> list[pa.RecordBatch]:
-    return [batch for blob in unit for batch in blob.table().combine_chunks().to_batches()]
+    return [batch for blob in unit for batch in blob.batches()]

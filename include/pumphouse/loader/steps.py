@@ -22,7 +22,7 @@ What a run finds that was killed:
 - Within a unit: the server has rolled it back. Between two: ``applied`` says which are there.
 - Around a statement of a DDL: `pumphouse.loader.ddl` looks whether it ran.
 - Within a `Build`: it runs again as a whole, beginning with what it drops. No row has come yet.
-- Within `ForeignKeys`: those that are there are left alone.
+- Within `ForeignKeys`, or among the indexes behind a dump's rows: those that are there are left alone.
 - Around `HandOver`: a table that is in its place is no longer in our schema. Within `Leave`: what is left of it goes.
 - Between two steps of ``anew``: a run that plans the same steps (by digest) goes on at the first that is not done; one
   that plans others begins anew. A load never goes on with them: it refuses the target, or, where one table is made
@@ -54,6 +54,8 @@ from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 _NAMES = 5
+# Of the rows of a table, from where on one more statement costs less than it brings.
+_LATE_BYTES = 32 << 20
 _READY = "make the target ready"
 _SAID = {
     Mode.BASE: "the dump, exact from {to} on",
@@ -129,9 +131,13 @@ class TakeBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apply:
-    """A plan: begun where it is not, carried out, closed. ``work.plan.number`` is 0 until it is begun."""
+    """A plan: begun where it is not, carried out, closed. ``work.plan.number`` is 0 until it is begun.
+
+    ``late``: tables that get their `late_indexes` behind its rows.
+    """
 
     work: Work
+    late: tuple[TableVersion, ...] = ()
 
     def __str__(self) -> str:
         plan, work = self.work.plan, self.work
@@ -180,6 +186,7 @@ class Build:
         databases: as they are called there.
         objects: as they are called there, in the order in which they can be made.
         ddls: commit ts of DDLs that run again, for one table alone; None = all of every task are forgotten.
+        late: those of the tables that lose their `late_indexes`, which come back behind their rows.
     """
 
     drop: tuple[str, ...] = ()
@@ -187,6 +194,7 @@ class Build:
     databases: tuple[DbInfo, ...] = ()
     objects: tuple[TableVersion, ...] = ()
     ddls: tuple[int, ...] | None = None
+    late: tuple[TableVersion, ...] = ()
 
     def __str__(self) -> str:
         gone = (*self.drop, *map(".".join, self.drop_tables))
@@ -334,6 +342,13 @@ class Steps:
             {"step": kind_of(step), "what": str(step), "state": "done before" if at - first in done else "to do"}
             for at, step in enumerate(self.all)
         ]
+
+
+def filled(base: Work, build: Build) -> tuple[Step, ...]:
+    """A `Build`, and the rows of a dump in what it makes; indexes of large tables come behind their rows."""
+    sizes = base.sizes if not base.plan.where else {}
+    late = tuple(version for version in build.objects if sizes.get(version.table.id, 0) >= _LATE_BYTES)
+    return (replace(build, late=late), Apply(work=base, late=late))
 
 
 def kind_of(step: Step) -> str:

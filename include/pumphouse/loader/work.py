@@ -18,7 +18,7 @@ from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
-from pumphouse.loader.keys import key_columns
+from pumphouse.loader.keys import Predicate, key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint, park_hint
@@ -38,7 +38,8 @@ class SegmentPart:
     """One segment, and what of it a plan reads: ``after < commit ts <= upto``, without what another Pump's brings.
 
     ``window``: start of its window, None for one of the dump. Figures by table are left out of ``segment``.
-    ``table_id``: of a dump's segment of columns, which holds rows of that table alone; else None.
+    ``table_id``: of a dump's segment of columns, which holds rows of that table alone; else None. ``number``: its place
+    among those of its table.
     """
 
     window: Tso | None
@@ -47,6 +48,7 @@ class SegmentPart:
     upto: Tso
     drop: tuple[Duplicate, ...] = ()
     table_id: int | None = None
+    number: int = 0
 
     @property
     def bytes(self) -> int:
@@ -126,8 +128,17 @@ class Work:
         """The same, where the target needs smaller units than the settings say in more of them."""
         if dialect is not Dialect.TIDB or settings.unit_bytes <= TIDB_UNIT_BYTES:
             return self
-        small = settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES})
-        return replace(self, plan=replace(self.plan, buckets=_buckets(self.sizes, small, self.scanned)))
+        return self._in_buckets(settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES}))
+
+    def choosing(self, where: Predicate, settings: LoadSettings) -> Work:
+        """The same, of these rows alone; in buckets, as nothing says how many of a segment's rows they are."""
+        work = self._in_buckets(settings)
+        return replace(work, plan=replace(work.plan, where=where))
+
+    def _in_buckets(self, settings: LoadSettings) -> Work:
+        return replace(
+            self, plan=replace(self.plan, buckets=_buckets(self.sizes, settings, self.scanned), whole=frozenset())
+        )
 
     def leaving_out(self, txns: Iterable[int]) -> Work:
         """The same, without the rows of these transactions, too."""
@@ -150,8 +161,26 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
     segments = [segment for table in base.tables for segment in table.segments]
     segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
     sizes = _sizes(view, segments)
-    work = Work.of(view, replace(plan, buckets=_buckets(sizes, settings)), rules)
-    return replace(work, sizes=sizes)
+    whole = frozenset(_untouched(view, base, settings.unit_bytes))
+    rest = {table_id: size for table_id, size in sizes.items() if table_id not in whole}
+    plan = replace(plan, buckets=_buckets(rest, settings), whole=whole)
+    return replace(Work.of(view, plan, rules), sizes=sizes)
+
+
+def _untouched(view: ArchiveView, base: Base, most: int) -> Iterator[int]:
+    """Ids of the tables that nothing of the log above their low is laid over, and of which no segment is larger."""
+    if not base.columns:
+        return
+    newest: dict[int, Tso] = {}
+    for segment in _segments(view.between(base.low, base.ts), None):
+        for table_id in segment.tables:
+            of = view.timeline.partitions.get(table_id)
+            for each in (table_id,) if of is None else (table_id, of):
+                newest[each] = max(newest.get(each, Tso(0)), segment.max_commit_ts)
+    for table in base.tables:
+        touched = newest.get(table.table_id, Tso(0)) > (table.low or base.low)
+        if not touched and all(segment.payload_bytes <= most for segment in table.segments):
+            yield table.table_id
 
 
 def works_between(
@@ -352,7 +381,7 @@ def ids_of(timeline: Timeline, names: Container[str]) -> frozenset[int]:
 
 def _base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPart]:
     for table in base.tables:
-        for segment in table.segments if tables is None or table.table_id in tables else ():
+        for number, segment in enumerate(table.segments if tables is None or table.table_id in tables else ()):
             if segment.rows:
                 yield SegmentPart(
                     window=None,
@@ -360,6 +389,7 @@ def _base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentP
                     after=Tso(segment.min_commit_ts - 1),
                     upto=segment.max_commit_ts,
                     table_id=table.table_id if base.columns else None,
+                    number=number,
                 )
 
 

@@ -50,7 +50,7 @@ from pumphouse.loader.state import (
     our_schemas,
     parts_schema,
 )
-from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps
+from pumphouse.loader.steps import Apply, Build, ForeignKeys, Given, HandOver, Leave, Reset, Steps, filled
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.work import ids_of
 from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, cistr
@@ -210,14 +210,14 @@ class PartsPlan(RestorePlan):
             cluster_id=given.view.genesis.cluster_id,
             plan_number=0,
         )
-        own = given.target.schema_name
+        own, (first, *later) = given.target.schema_name, self.works
         return Steps(
             from_ts=self.base,
             to_ts=self.to,
             anew=(
                 Reset(checkpoint=checkpoint),
-                Build(drop_tables=tuple((own, name) for name in beside), objects=self.objects),
-                *(Apply(work=work) for work in self.works),
+                *filled(first, Build(drop_tables=tuple((own, name) for name in beside), objects=self.objects)),
+                *(Apply(work=work) for work in later),
                 *([] if self.drill else [self._hand_over()]),
                 ForeignKeys(objects=self.restored),
                 *([] if self.drill else [Leave(schema=own)]),
@@ -315,7 +315,7 @@ def plan_parts(
     )
     if chosen.where:
         _require_one_key(view, base, to, every, versions[0], chosen.where)
-        works = tuple(replace(work, plan=replace(work.plan, where=chosen.where)) for work in works)
+        works = tuple(work.choosing(chosen.where, settings) for work in works)
     _require_no_statements(rule for work in works for rule in work.rulings.values())
     made = [each for each in in_creation_order(timeline, base.ts) if ".".join(each.name).lower() in every]
     # A row that is not chosen may be one that a chosen row refers to.

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from pumphouse.errors import SchemaError
@@ -140,6 +141,27 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
         for index in found
         if not index.raw.get("mv_index") and all(part.name.lower() in visible for part in index.columns)
     ]
+
+
+def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
+    """Indexes that a server sorts faster over rows that are there than it keeps them while these come.
+
+    None that rows could break, that the table needs for its AUTO_INCREMENT column, or that is over a computed column;
+    nor those before such a one, so that the order stays. A TiDB has none: it builds them from its own copy of the rows.
+    """
+    if dialect is Dialect.TIDB:
+        return []
+    automatic = auto_increment_column(info)
+    first = automatic.name.lower() if automatic is not None else ""
+    computed = {column.name.lower() for column in info.public_columns if column.generated}
+
+    def can_wait(index: IndexInfo) -> bool:
+        names = [part.name.lower() for part in index.columns]
+        return names[0] != first and computed.isdisjoint(names)
+
+    # A server puts unique ones first by itself.
+    plain = [index for index in plain_indexes(info, dialect) if not index.unique]
+    return list(takewhile(can_wait, reversed(plain)))[::-1]
 
 
 def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) -> tuple[IndexColumn, ...]:
