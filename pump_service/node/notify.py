@@ -1,4 +1,4 @@
-"""A Pump that is new to the cluster is known to every online Drainer before it takes a write (row P9)."""
+"""A Pump that is new, or was killed as it became so, is known to every online Drainer before it takes a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are not plain, one by one: late, orphan and repeated commits, outcomes that were in memory only.
+"""Records that are not plain: a second prewrite, late, orphan and repeated commits, outcomes in memory only.
 
 What is noted here is kept out of the stream until it is accepted by name (`pending`). What was answered is never
 replaced: of two prewrites with one start ts, or two outcomes of one transaction, the first stays, the other is noted.

@@ -1,4 +1,4 @@
-"""What a value log's last file looks like after a stop, and the only code that cuts one.
+"""What a value log's last file looks like after a stop, and how it is cut; that it is, decides `logfiles`.
 
 A *torn tail* is what a crash leaves of a write that was never answered: the last record is incomplete, or sectors of
 it are still zero because the medium had not written them. Anything else that does not read is *damage*: bytes that

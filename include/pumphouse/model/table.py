@@ -1,4 +1,4 @@
-"""Schema objects as TiDB writes them into DDL jobs: JSON in, frozen values out (docs/formats.md, "DDL jobs").
+"""Schema objects as TiDB writes them into DDL jobs, and what of them readers see (docs/formats.md, "DDL jobs").
 
 Only the fields that decoding and rendering need are named; ``raw`` is the whole JSON object, because the archive
 keeps jobs whole and because a rendered statement may need a field that nothing else does.
