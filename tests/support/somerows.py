@@ -36,14 +36,17 @@ def choose(
         " AND k.constraint_name = 'PRIMARY' ORDER BY k.ordinal_position",
         (db, table),
     )
-    texts = [f"CONCAT('0x', HEX(`{name}`))" if kind in _BINARY else f"CAST(`{name}` AS CHAR)" for name, kind in key]
+    texts = [_typed(f"`{name}`", kind) for name, kind in key]
     order = ", ".join(f"`{name}`" for name, _ in key)
     rows = connection.query(f"SELECT {', '.join(texts)} FROM `{db}`.`{table}` ORDER BY {order}") if key else [("1",)]
     if not rows:
         return 0, []
 
-    def values(row: Sequence[str]) -> list[str | bytes]:
-        return [bytes.fromhex(v[2:]) if kind in _BINARY else v for v, (_, kind) in zip(row, key, strict=False)]
+    def values(row: Sequence[str]) -> list[str | bytes | int]:
+        return [
+            bytes.fromhex(v[2:]) if kind in _BINARY else int(v) if kind == "bit" else v
+            for v, (_, kind) in zip(row, key, strict=False)
+        ]
 
     some = rng.sample(rows, rng.randint(1, min(3, len(rows))))
     same = " AND ".join(f"`{name}` = %s" for name, _ in key)
@@ -70,6 +73,13 @@ def choose(
             wrong.append(f"{copy} {where}: missing {wanted - found}, too many {found - wanted}")
         restored += 1
     return restored, wrong
+
+
+def _typed(name: str, kind: str) -> str:
+    """As somebody types a value of a column: an expression of the server."""
+    if kind in _BINARY:
+        return f"CONCAT('0x', HEX({name}))"
+    return f"CAST({f'{name} + 0' if kind == 'bit' else name} AS CHAR)"
 
 
 def _by_key(rows: Sequence[Sequence[str]]) -> Predicate:

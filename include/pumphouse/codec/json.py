@@ -85,13 +85,16 @@ def _utf8(text: str) -> bytes:
 
 
 def _is_double(text: str, number: float) -> bool:
-    """Whether a number's text is its double, rounded to the digits that it has: 17 of them tell all doubles apart."""
+    """Whether a number's text is its double, rounded to the digits that it has: 17 of them tell all doubles apart.
+
+    Or the shortest one that is read as it, which beside a power of two may end otherwise.
+    """
     try:
         exact = Decimal(text)
     except InvalidOperation:
         return False
     digits = len("".join(map(str, exact.as_tuple().digits)).strip("0")) or 1
-    return digits <= _DIGITS and Decimal(f"{number:.{digits - 1}e}") == exact
+    return digits <= _DIGITS and exact in (Decimal(f"{number:.{digits - 1}e}"), Decimal(repr(number)))
 
 
 def _encode_number(text: str) -> tuple[int, bytes]:

@@ -96,9 +96,11 @@ def encode_key_value(column: ColumnInfo, value: Value, prefix: int = -1) -> byte
         append_u64(out, read_varint(row_form, 1)[0] + SIGN)
     elif kind is Kind.JSON:
         raise CodecError(f"the JSON column {column.name} cannot be part of a key")
-    else:
+    elif kind in (Kind.UINT, Kind.DATE, Kind.DATETIME, Kind.ENUM, Kind.SET):
         out.append(UINT)
         append_u64(out, read_uvarint(row_form, 1)[0])
+    else:
+        raise CodecError(f"the column {column.name} has no form in a key: its kind is {kind.name}")
     return bytes(out)
 
 

@@ -215,6 +215,13 @@ def test_json_numbers_take_the_smallest_type_that_holds_them() -> None:
     assert {text: encode_json(text)[0] for text in codes} == codes
 
 
+def test_the_shortest_text_of_every_double_is_one() -> None:
+    """Beside a power of two it may not be the double rounded to so many digits."""
+    for power in range(-1074, 1024):
+        text = repr(2.0**power)
+        assert encode_json(text) == b"\x0b" + struct.pack("<d", 2.0**power), text
+
+
 def test_json_keys_are_sorted_bytewise() -> None:
     assert json_text(encode_json('{"b": 1, "é": 2, "a": 3, "": 5}')) == '{"": 5, "a": 3, "b": 1, "é": 2}'
 
