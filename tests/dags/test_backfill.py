@@ -179,7 +179,8 @@ class World:
             return "Approve"
 
         ended = self.api.wait_for_run(dag_id, run_id, timeout_s=240, asked=approve)
-        return run_id, str(ended["state"]), asked
+        # Airflow may ask once more (`wait_for_run`), and then the same.
+        return run_id, str(ended["state"]), [*dict.fromkeys(asked)]
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
         return {task["task_id"]: task["state"] for task in self.api.tasks(dag_id, run_id)}
