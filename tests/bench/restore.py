@@ -1,8 +1,8 @@
 """Restores by the command: three million rows of a dump, as many changes of windows, and one table of a hundred.
 
 CPU and memory are those of the command's process tree; the server's CPU is printed beside them. The baseline of the
-dump is LOAD DATA of the same rows, in the order of their keys, by four connections of the same server; that of the
-windows is one connection's; that of one table is all hundred of them.
+dump is LOAD DATA of the same rows, in the order of their keys, by four connections of the same server, as many as the
+restore has; that of the windows is one connection's; that of one table is all hundred of them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _TABLES = 100
 _TXNS = ROWS // 10
 
 
-def _restore(archive: ArchiveSettings, target: TargetSettings, units: int, *words: str) -> Sample:
+def _restore(archive: ArchiveSettings, target: TargetSettings, units: int, *words: str, connections: int = 2) -> Sample:
     """The whole command, with the start of its interpreter."""
     env = {
+        "PUMPHOUSE_LOAD__CONNECTIONS": str(connections),
         "PUMPHOUSE_ARCHIVE__ROOT": archive.root,
         "PUMPHOUSE_ARCHIVE__CLUSTER_ID": str(archive.cluster_id),
         "PUMPHOUSE_RESTORE_TARGET__HOST": target.host,
@@ -105,7 +106,7 @@ def _restored(work: Path, runs: int, name: str, kept: ArchiveSettings, rows: int
     samples, floors = [], []
     for n in range(runs):
         with mariadb.running(work / f"target{n}") as target:
-            samples.append(_restore(kept, target, units))
+            samples.append(_restore(kept, target, units, connections=max(parts, 2)))
             if (there := _count(target, "d.sbtest")) != rows:
                 raise RuntimeError(f"{there} of {rows} rows were restored")
             texts = work / f"texts{n}"
