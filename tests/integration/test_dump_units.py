@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from pumphouse.loader import steps, work
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType
 from pumphouse.model.tso import Tso
-from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings
 from tests.integration.test_steps import killing
 from tests.support.dumpedsource import DumpedSource
@@ -24,12 +22,7 @@ from tests.support.madearchive import column, index, target_rows
 pytestmark = pytest.mark.row("R1", "A5")
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> DumpedSource:
-    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = DumpedSource(tmp_path / "archive", cluster.cluster_id())
-    cluster.close()
-    return made
+SOURCE = DumpedSource
 
 
 def dumped(source: DumpedSource, *, automatic: bool = False) -> Tso:

@@ -1,6 +1,6 @@
 """Fixtures of tests that load an archive into a real MariaDB: ``server``, ``target``, ``source``, ``settings``.
 
-A module may set ``LOAD`` to other values of the section [load]; its own fixtures of these names come first.
+A module may set ``LOAD`` to other values of the section [load], ``SOURCE`` to a kind of `MadeSource`; its own fixtures of these names come first.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ def target(server: TargetSettings) -> Iterator[TargetConnection]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> MadeSource:
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> MadeSource:
     """A source whose archive is made without Pumps."""
+    kind: type[MadeSource] = getattr(request.module, "SOURCE", MadeSource)
     cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
+    made = kind(tmp_path / "archive", cluster.cluster_id())
     cluster.close()
     return made
 
