@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -167,11 +168,11 @@ def last_drill(archive: Archive) -> Drill | None:
 def estimate_s(archive: Archive, rows: int, *, proof: bool = False) -> float | None:
     """Seconds of a restore of so many rows and changes, or of its proof; None where there are no drills.
 
-    By the rate of the last ones.
+    By the rate of the last ones, in tenths rounded up.
     """
     found = (each.proof_rate if proof else each.rate for each in _newest_first(archive))
     rates = list(islice((each for each in found if each), _RECENT))
-    return round(rows / median(rates), 1) if rates else None
+    return ceil(rows / median(rates) * 10) / 10 if rates else None
 
 
 def _newest_first(archive: Archive) -> Iterator[Drill]:
