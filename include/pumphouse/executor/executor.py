@@ -249,7 +249,7 @@ class Executor:
         """Give the plan its number, raise the fence and commit the plan row."""
         found = state.read(self._connection, self._task)
         work = work.fitted(self._settings, self._connection.dialect)
-        ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
+        ranges = Decoder(self._context(work)).ranges(work) if work.plan.buckets else {}
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self._owner = fence.raise_again(self._connection, self._owner)
         state.begin_plan(self._connection, self._owner, numbered.plan)

@@ -26,7 +26,7 @@ from pumphouse.loader.fold import COUNT_FIELD, GAP, GAP_TS, ORDER_FIELDS, POSITI
 from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.plan import Phase
 from pumphouse.loader.tables import Wanted, WantedTables
-from pumphouse.loader.work import SegmentPart
+from pumphouse.loader.work import SegmentPart, Work
 from pumphouse.model.table import ColumnInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
@@ -97,14 +97,14 @@ class Decoder:
     def _dumped(self, table_id: int, low: Tso) -> TableVersion:
         return self._context.timeline.at_ts(table_id, max(low, self._plan.from_ts))
 
-    def ranges(self, pieces: Sequence[SegmentPart]) -> dict[int, tuple[int, ...]]:
+    def ranges(self, work: Work) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
 
         A table gets no ranges where one value of its key's first column fills several buckets, and where it was met at
         too few places. A hash of the key divides it then, which fills all alike.
         """
         ranks: dict[int, list[np.ndarray]] = defaultdict(list)  # an array a place
-        for piece, at, most in _places(pieces, self._plan.buckets):
+        for piece, at, most in _places(work):
             try:
                 for met in self._sample(piece, at, most):
                     for table_id, parts in met.items():
@@ -251,17 +251,18 @@ class Layouts:
         return self._found[at]
 
 
-def _places(
-    pieces: Sequence[SegmentPart], buckets: Mapping[int, int]
-) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
-    """Pieces to sample, where in each, and how many bytes at each place: evenly over the bytes of dumps and log."""
-    found = [
-        piece for piece in pieces if buckets and piece.bytes and (piece.table_id is None or piece.table_id in buckets)
-    ]
+def _places(work: Work) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
+    """Pieces to sample, where in each, and how many bytes at each place: evenly over the bytes of dumps and log.
+
+    In all no more than the tables in buckets have: of one among many, most of what is read is others' changes.
+    """
+    buckets = work.plan.buckets
+    found = [piece for piece in work.pieces if piece.bytes and (piece.table_id is None or piece.table_id in buckets)]
     if not found:
         return
     count = min(max(_PLACES_OF_A_BUCKET * sum(buckets.values()), _FEWEST_PLACES), _MOST_PLACES)
-    most = max(_SAMPLE_BYTES // count, _LEAST_OF_A_PLACE)
+    budget = min(_SAMPLE_BYTES, sum(work.sizes.get(table_id, 0) for table_id in buckets))
+    most = max(budget // count, _LEAST_OF_A_PLACE)
     ends = np.cumsum([piece.bytes for piece in found])
     places = (np.arange(count) + 0.5) * ends[-1] / count
     owners = np.searchsorted(ends, places, "right")

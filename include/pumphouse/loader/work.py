@@ -160,7 +160,7 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
     plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
     segments = [segment for table in base.tables for segment in table.segments]
     segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
-    sizes = _sizes(view, segments)
+    sizes = _sizes(view, segments, rules)
     whole = frozenset(_untouched(view, base, settings.unit_bytes))
     rest = {table_id: size for table_id, size in sizes.items() if table_id not in whole}
     plan = replace(plan, buckets=_buckets(rest, settings), whole=whole)
@@ -339,7 +339,7 @@ def _merge_work(
     repeat: bool = False,
 ) -> Work:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
-    sizes = _sizes(view, (segment for window in view.between(after, upto) for segment in window.segments))
+    sizes = _sizes(view, (segment for window in view.between(after, upto) for segment in window.segments), rules)
     scanned = _keyless(view, upto)
     plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(sizes, settings, scanned))
     plan = _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
@@ -429,12 +429,14 @@ def _keyless(view: ArchiveView, ts: Tso) -> frozenset[int]:
     return frozenset(version.table.id for version in view.timeline.tables_at(ts) if not key_columns(version.table))
 
 
-def _sizes(view: ArchiveView, segments: Iterable[SegmentEntry]) -> dict[int, int]:
-    """Bytes of each table; those of partitions count for their table."""
+def _sizes(view: ArchiveView, segments: Iterable[SegmentEntry], rules: Rules) -> dict[int, int]:
+    """Bytes of each table that the rules choose; those of partitions count for their table."""
+    ids = ids_of(view.timeline, rules.only) if rules.only else None
     sizes: dict[int, int] = defaultdict(int)
     for segment in segments:
         for table_id, stat in segment.tables.items():
-            sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
+            if ids is None or table_id in ids:
+                sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
     return dict(sizes)
 
 

@@ -163,8 +163,9 @@ def work_of(plan: RestorePlan, view: ArchiveView, settings: LoadSettings, wanted
     asked = [table for name, table in there if name in wanted]
     ids = {table.id for table in asked}
     ids |= {part for part, table_id in view.timeline.partitions.items() if table_id in ids}
+    sizes = {table_id: size for table_id, size in sizes_of(plan).items() if table_id in ids}
     buckets = bucket_counts(
-        {table_id: size for table_id, size in sizes_of(plan).items() if table_id in ids},
+        sizes,
         unit_bytes=settings.unit_bytes,
         connections=settings.connections,
         scanned={table.id for table in asked if not key_columns(table)},
@@ -188,4 +189,5 @@ def work_of(plan: RestorePlan, view: ArchiveView, settings: LoadSettings, wanted
         events=(),
         losses=plan.losses,
         lows=base.lows,
+        sizes=sizes,
     )

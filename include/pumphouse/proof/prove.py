@@ -149,12 +149,11 @@ class Prover:
                 known[table.table_id] = ranks_of(table, found)
                 buckets[table.table_id] = len(table.ranges)
         work = replace(work, plan=replace(work.plan, buckets=buckets))
-        ranges = Decoder(self._context(work)).ranges(work.pieces) if buckets.keys() - known.keys() else {}
+        ranges = Decoder(self._context(work)).ranges(work) if buckets.keys() - known.keys() else {}
         ranges = ranges | known
-        sizes = sizes_of(given.plan)
         # Without ranges more buckets than the memory needs are of no use.
         buckets = {
-            table_id: count if table_id in ranges else sizes[table_id] // given.load.unit_bytes + 1
+            table_id: count if table_id in ranges else work.sizes[table_id] // given.load.unit_bytes + 1
             for table_id, count in buckets.items()
         }
         return replace(work, plan=replace(work.plan, buckets=buckets, ranges=ranges)), names

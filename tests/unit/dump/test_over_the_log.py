@@ -34,7 +34,7 @@ class Source(DumpedSource):
         base = view.base_for(at)
         assert base is not None
         work = base_work(view, base, "main", settings)
-        ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, self.settings)).ranges(work.pieces)
+        ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, self.settings)).ranges(work)
         assert bool(ranges) is not bool(work.plan.whole)
         work = work.numbered(1, ranges)
         return [unit.bytes for unit in LocalEngine().prepare(LoadContext.of(work, view, self.settings), work.pieces)]

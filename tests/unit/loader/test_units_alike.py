@@ -25,7 +25,7 @@ def units(source: MadeSource, settings: LoadSettings, *, by_range: bool) -> list
     """What one plan over everything after the genesis is cut into; whether by key range or by hash."""
     view = read_view(source.archive)
     (work,) = works_between(view, view.genesis.ts, view.end, "main", settings)
-    ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, source.settings)).ranges(work.pieces)
+    ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, source.settings)).ranges(work)
     assert bool(ranges) == by_range
     work = work.numbered(1, ranges)
     return LocalEngine().prepare(LoadContext.of(work, view, source.settings), work.pieces)
@@ -88,4 +88,4 @@ def test_a_store_that_fails_ends_the_sample(tmp_path: Path) -> None:
     failing.unlink()
     failing.symlink_to(failing)
     with pytest.raises(StoreError, match="symbolic links"):
-        decoder.ranges(work.pieces)
+        decoder.ranges(work)
