@@ -119,7 +119,9 @@ def binlog_restore() -> None:
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
-        return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"])
+        return tasks.restore_target(
+            found, tasks.RestoreForm.of(context["params"]), context["run_id"], again=context["ti"].try_number > 1
+        )
 
     @task
     @one_sentence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +17,6 @@ import structlog
 
 from binlog_airflow import xcom
 from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
-from binlog_airflow.shown import markdown, plan_facts
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
@@ -224,6 +223,7 @@ class RestoreForm:
     key_from: str | None
     key_to: str | None
     base: str
+    verify: bool
     accept_losses: bool
 
     @classmethod
@@ -239,6 +239,7 @@ class RestoreForm:
             key_from=params["key_from"] or None,
             key_to=params["key_to"] or None,
             base=params["base"] or "",
+            verify=bool(params["verify"]),
             accept_losses=bool(params["accept_losses"]),
         )
 
@@ -265,27 +266,36 @@ def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., Rest
 
 
 def plan_restore(form: RestoreForm) -> dict[str, Any]:
-    """What a restore would read and do, bounded; ``shown``: the plan as Markdown; ``question``: what is approved."""
-    from pumphouse.restore.parts import PartsPlan
-    from pumphouse.restore.plan import LATEST, parse_moment
+    """What a restore would read and do, bounded, and what its approval needs.
 
-    settings, _, run = _restore_job(form)
+    ``shown``: the plan as Markdown. ``question``: what is approved. ``server``: the name to type where ``loses``, what
+    would be dropped, says anything.
+    """
+    from pumphouse.restore.plan import LATEST, parse_moment
+    from pumphouse.restore.told import as_markdown, as_text, plan_told, question
+
+    settings, into, run = _restore_job(form)
     with _parts(settings) as parts:
         moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
         base = parts.moment(form.base).ts if form.base else None
     report = run(to=moment, base=base, dry_run=True)
-    then = tso.show(report.plan.to)
-    log.info("restore_moment", asked=form.to, moment=then, archive_end=moment is None)
-    found = report.to_dict()
-    facts = plan_facts(found)
-    for line in (f"{name}: {value}" for name, value in facts):
+    if form.verify:
+        from pumphouse.runs.proof import plan_proof
+
+        report = replace(report, proving=plan_proof(settings, report, into=into))
+    check, facts = report.check, list(plan_told(report, latest=moment is None))
+    for line in as_text(facts):
         log.info(line)
+    found = report.to_dict()
     # What is shown names kinds of DDL; their texts stay in the archive.
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
-    question = f"Replace the data of {form.target} by the state of {then}?"
-    if isinstance(report.plan, PartsPlan):
-        question = f"Restore {report.plan.said()} as of {then}, beside what {form.target} has?"
-    return {**xcom.bounded(found), "question": question, "shown": markdown(facts)}
+    return {
+        **xcom.bounded(found),
+        "question": question(report, form.target),
+        "shown": as_markdown(facts),
+        "server": "" if check is None else check.server,
+        "loses": "" if check is None else check.lost(),
+    }
 
 
 def _shown(plan: dict[str, Any]) -> ShownPlan:
@@ -297,19 +307,20 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 
 
 @ordinary_stderr()
-def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str) -> dict[str, Any]:
+def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, *, again: bool) -> dict[str, Any]:
     """Carry out the plan that was shown, and no other.
 
-    Who approved the plan approved the server in it: the connection must still name that one.
+    Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
+    where it held nothing, but for what a try before has put there (``again``).
     """
     from pumphouse.loader.apart import server_name
     from pumphouse.restore.check import named_target
 
     settings, into, run = _restore_job(form)
-    server = str(plan["check"]["server"])
-    if form.tables and server_name(named_target(settings, into)) != server:
+    server = str(plan["server"])
+    if server_name(named_target(settings, into)) != server:
         raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
-    typed = {} if form.tables else {"replace": server}
+    typed = {} if form.tables else {"replace": server if plan["loses"] or again else ""}
     done = run(shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, **typed).to_dict()
     done["plan"]["ddls"] = len(done["plan"]["ddls"])
     return xcom.bounded(done)

@@ -36,6 +36,8 @@ from tests.support.madearchive import MadeSource, column, target_rows
 
 pytestmark = [pytest.mark.row("R1", "O1"), pytest.mark.timeout(600)]
 _MINUTE = 60_000
+# The process that asked has ended by then, as for a reader: LocalExecutor takes a task answered before for killed.
+_READ_S = 5.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -182,6 +184,34 @@ class World:
         # Airflow may ask once more (`wait_for_run`), and then the same.
         return run_id, str(ended["state"]), [*dict.fromkeys(asked)]
 
+    def asking(self, to: int) -> tuple[str, dict[str, Any]]:
+        """A whole restore by hand that waits for its answer: its run, and the question."""
+        self.api.unpause("binlog_restore")
+        run_id = self.api.trigger("binlog_restore", {"to": str(to), "dry_run": False})
+        return run_id, self._question(run_id)
+
+    def answer(self, run_id: str, option: str, **typed: str) -> None:
+        """Press a button, once the process that asked has ended; returns when that is taken, or asked again."""
+        time.sleep(_READ_S)
+        self.api.call("PATCH", self._path(run_id), {"chosen_options": [option], "params_input": typed})
+        limit = time.monotonic() + 120
+        while self.states("binlog_restore", run_id)["approve"] not in ("success", "failed"):
+            detail = self.api.call("GET", self._path(run_id))
+            if self.states("binlog_restore", run_id)["approve"] == "awaiting_input" and not detail["response_received"]:
+                return
+            assert time.monotonic() < limit
+            time.sleep(0.5)
+
+    def _question(self, run_id: str) -> dict[str, Any]:
+        limit = time.monotonic() + 120
+        while self.states("binlog_restore", run_id)["approve"] != "awaiting_input":
+            assert time.monotonic() < limit, watch.failure(self.api, "binlog_restore", run_id)
+            time.sleep(0.5)
+        return dict(self.api.call("GET", self._path(run_id)))
+
+    def _path(self, run_id: str) -> str:
+        return f"/dags/binlog_restore/dagRuns/{quote(run_id)}/taskInstances/approve/-1/hitlDetails"
+
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
         return {task["task_id"]: task["state"] for task in self.api.tasks(dag_id, run_id)}
 
@@ -287,7 +317,8 @@ def test_tables_come_back_by_the_form_beside_what_the_target_has_and_are_proved(
         verify=True, dry_run=False,
     )  # fmt: skip
     assert state == "success", watch.failure(world.api, "binlog_restore", run)
-    assert asked == [f"Restore d.t as d.t_then as of {tso.show(tso.Tso(at))}, beside what pumphouse_restore has?"]
+    moment = f"{tso.to_datetime(at):%Y-%m-%d %H:%M:%SZ}"
+    assert asked == [f"Restore d.t as d.t_then as of {moment} -> pumphouse_restore"]
     assert world.rows()["t_then"] == world.then[at]["t"]
     assert world.checkpoint() == world.moments[0], "what was there stays where it is"
     proof = world.api.result("binlog_restore", run, "verify", key="proven")
@@ -322,6 +353,32 @@ def test_some_rows_of_a_table_come_back_by_the_form_and_are_proved(world: World)
         assert len(rows) == len(chosen)
         assert world.rows()[called.removeprefix("d.")] == rows
         assert world.api.result("binlog_restore", run, "verify", key="proven")["equal"] == 1
+
+
+@pytest.mark.row("R2")
+def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_run(world: World) -> None:
+    world.restore()
+    server, at = server_name(world.target), sorted(world.then)[3]
+    run, question = world.asking(at)
+    assert question["subject"] == f"Restore to {tso.to_datetime(at):%Y-%m-%d %H:%M:%SZ} -> pumphouse_restore"
+    assert "it holds d (1 table, about" in question["body"]
+    assert question["params"]["server"]["schema"]["title"] == f"Type {server}"
+    before = world.rows()
+    for typed in ({"server": "127.0.0.1:3306"}, {}):
+        world.answer(run, "Approve", **typed)
+        assert "asking again" in world.api.log("binlog_restore", run, "approve", 1)
+        assert world.rows() == before
+    world.answer(run, "Approve", server=f" {server} ")
+    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "success"
+    assert (world.rows(), world.checkpoint()) == (world.then[at], at)
+
+    run, _ = world.asking(world.moments[0])
+    world.answer(run, "Reject")
+    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "failed"
+    states = world.states("binlog_restore", run)
+    assert states == {"plan": "success", "approve": "failed"} | dict.fromkeys(("restore", "verify"), "upstream_failed")
+    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", 1)
+    assert world.checkpoint() == at
 
 
 @pytest.mark.row("R4")

@@ -1,4 +1,4 @@
-"""What tasks leave for people: bounded reports, errors as one sentence, a silent Pump by its name, a plan to read."""
+"""What tasks leave for people: bounded reports, errors as one sentence, a silent Pump by its name."""
 
 from __future__ import annotations
 
@@ -52,17 +52,6 @@ for node_id in ("pump-1", "pump-2"):
         time.sleep(0.7)
 print(json.dumps(sorted(set(said))))
 """
-_PLAN = """
-import json
-from binlog_airflow.shown import markdown, plan_facts
-facts = plan_facts({"target": "root@127.0.0.1:1", "lacks": "2 triggers", "plan": {
-    "to": 470659592355840000, "end": 470659592355840001, "base": 470659390077927424, "databases": [f"db{n}" for n in range(40)],
-    "tables": 7, "base_tables": 2, "base_rows": 5, "base_bytes": 5_300_000, "windows": 3, "last_window_cut": True,
-    "rows": 12_000, "bytes": 10, "declared": [], "unsynced": ["pump-1"], "binlog_skipped": [],
-    "ddls": [{"action": "ADD_COLUMN", "query": "ALTER TABLE secret_name"}] * 3,
-}})
-print(json.dumps([dict(facts), markdown(facts)]))
-"""
 
 
 @pytest.mark.row("O1")
@@ -100,15 +89,3 @@ def test_a_pump_without_a_heartbeat_is_named_while_it_is_pulled(tmp_path: Path, 
         cluster.update_node(NodeKind.PUMP, node_id, lambda _, status=status: status)
     (said,) = in_airflow(_SILENCE % cluster.url)
     assert said.startswith("Pump pump-2 at pump-2:8250 is silent")
-
-
-@pytest.mark.row("R2")
-def test_a_plan_reads_as_facts_without_the_texts_of_ddl(in_airflow: Callable[..., Any]) -> None:
-    facts, table = in_airflow(_PLAN)
-    assert facts["DDLs"] == "3 add column"
-    assert facts["what no restore builds"] == "2 triggers"
-    assert facts["dump"].startswith("2 tables, 5 rows, 5 MB, of 470659390077927424 (")
-    assert facts["windows"] == "3, the last one in part; at most 12,000 row changes, 10 B"
-    assert facts["databases that are dropped there and built again"].endswith("and 28 more")
-    assert "secret_name" not in table
-    assert table.splitlines()[1] == "|---|---|"

@@ -173,7 +173,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         assert user.states(dry) == dict.fromkeys(("approve", "restore", "verify"), "skipped") | {"plan": "success"}
         assert user.schemas("restore") == set()
         pages.open(f"/dags/{watch.RESTORE}/runs/{dry}/tasks/plan")
-        pages.says("databases that are dropped there and built again")
+        pages.says("it holds nothing that is dropped")
         pages.shoot("plan-of-the-dry-run")
 
         # The restore: to the mark, approved by a click.
@@ -187,8 +187,8 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
         assert user.schemas("restore") == set()
         pages.open("/required_actions")
-        pages.click("//a[contains(., 'Replace the data of pumphouse_restore')]")
-        pages.says(tso.show(mark.ts), "databases that are dropped there and built again", "Approve", "Reject")
+        pages.click("//a[contains(., '-> pumphouse_restore')]")
+        pages.says(tso.show(mark.ts), "it holds nothing that is dropped", "Approve", "Reject")
         pages.shoot("approval")
         # Airflow asks again where the answer comes before the process that asked has ended: nobody reads that fast.
         time.sleep(_READ_S)
