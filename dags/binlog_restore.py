@@ -1,6 +1,6 @@
 """Restores a target to a moment. Trigger it by hand: the form asks for the moment and the target.
 
-As the form opens it is a dry run to the archive's end: the plan stands in the log of the task `plan`. With *Dry run*
+As the form opens it is a dry run: the plan stands in the log of the task `plan`. With *Dry run*
 off the task `approve` shows the plan under Required Actions and waits for a yes; then the databases that the archive
 knows are dropped on the target and built again. With *Tables*, only those are restored, beside what the target has:
 nothing that exists is changed.
@@ -31,20 +31,23 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
     max_active_runs=16,
     default_args=default_args(),
     params={
-        "moment": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title="Moment",
-            description="everything that was committed up to then; empty: as the next field says",
-        ),
+        # Without a default: what nobody typed is no moment.
         "to": Param(
-            "latest",
             type="string",
             minLength=3,
-            title="Or",
-            description="latest (the archive's end), or a TIME as for pumphouse restore: a TSO, 2026-11-27T03:00:00Z, "
-            "'yesterday 14:00 Europe/Berlin', '10 minutes ago', 'before DDL 137'; the plan shows it as a TSO",
+            title="Moment",
+            examples=[
+                "latest",
+                "10 minutes ago",
+                "yesterday 14:00 Europe/Berlin",
+                "2026-11-27T03:00:00Z",
+                "before DDL 137",
+                "before TXN 470592258683437056",
+            ],
+            description_md="Everything that was committed up to then: a time to the second (or finer), a TSO, or as "
+            "the examples say; `latest` is the archive's end, which the events of the [asset](/assets) "
+            "`pumphouse_archive` show. The plan tells the moment as a TSO and a time; one that cannot be restored is "
+            "refused with the range that can.",
         ),
         "target": Param(
             _TARGETS[0],
@@ -106,8 +109,7 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
 def binlog_restore() -> None:
     """Archive -> a moment."""
 
-    # Airflow would log what it returns as one line beside the plan.
-    @task(execution_timeout=timedelta(minutes=30), show_return_value_in_logs=False)
+    @task(execution_timeout=timedelta(minutes=30))
     @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""

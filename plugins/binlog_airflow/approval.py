@@ -42,7 +42,10 @@ class RestoreApproval(ApprovalOperator):  # type: ignore[misc]  # airflow has no
     def execute(self, context: Context) -> Any:
         """Ask, unless this is a dry run."""
         if context["params"]["dry_run"]:
-            raise AirflowSkipException("a dry run ends with the plan")
+            raise AirflowSkipException(
+                f"a dry run ends with the plan; trigger it with the moment {_plan(context)['plan']['to']} and without "
+                "Dry run to carry it out"
+            )
         self.params = _to_type(_plan(context))
         return super().execute(context)
 

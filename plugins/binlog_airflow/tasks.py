@@ -6,8 +6,7 @@ JSON here and nowhere below (`binlog_airflow.xcom`).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
-from binlog_airflow import xcom
+from binlog_airflow import said, xcom
 from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
+from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_SAY_AGAIN_S = 10.0
+
+def _say(sentence: str) -> None:
+    log.info(sentence)
 
 
 def _parts(settings: Settings) -> Parts:
@@ -61,7 +63,10 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
         found = plan(parts.archive, parts.cluster, moment, settings)
-    return None if found is None else xcom.dump(found)
+    if found is None:
+        return None
+    _say(said.planned(found))
+    return xcom.dump(found)
 
 
 def node_ids(plan: dict[str, Any]) -> list[str]:
@@ -84,7 +89,9 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
         _parts(settings) as parts,
         noting(parts.archive, "snapshot"),
     ):
-        return xcom.dump(pull(parts.archive, parts.cluster, planned, node_id, settings))
+        done = pull(parts.archive, parts.cluster, planned, node_id, settings)
+    _say(said.pulled(done))
+    return xcom.dump(done)
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -110,26 +117,22 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
         if more:
             later = run_snapshot(archive, cluster, planned.until, settings, history)
             done = later[-1] if later else done
+    _say(said.published(done))
     return xcom.dump(done)
 
 
-def dump_source(conn_id: str = SOURCE) -> dict[str, Any]:
-    """Dump the source while it is written to; a retry goes on where the try before was killed."""
+def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> dict[str, Any]:
+    """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
     from pumphouse.dump.run import take_dump
 
     settings = settings_from(source=conn_id)
     with _parts(settings) as parts:
-        said = 0.0
-
-        def progress(what: str, rows: int, estimate: int) -> None:
-            nonlocal said
-            if time.monotonic() - said >= _SAY_AGAIN_S:
-                said = time.monotonic()
-                log.info("dumping", table=what, rows=rows, of_about=estimate)
-
-        return xcom.bounded(
-            asdict(take_dump(parts.archive, parts.cluster, _history(parts), settings, progress=progress))
+        told = Told()
+        done = take_dump(
+            parts.archive, parts.cluster, _history(parts), settings, tables=named(tables) or None, progress=told
         )
+    _say(done.text())
+    return xcom.bounded(asdict(done))
 
 
 @ordinary_stderr()
@@ -137,7 +140,9 @@ def rebuild_schema() -> dict[str, Any]:
     """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
     from pumphouse.runs import schema
 
-    return xcom.bounded(asdict(schema.run(settings_from())))
+    done = schema.run(settings_from())
+    _say(said.folded(done))
+    return xcom.bounded(asdict(done))
 
 
 @ordinary_stderr()
@@ -146,7 +151,9 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     from pumphouse.runs import load
 
     settings = settings_from(downstream=conn_id)
-    return xcom.bounded(load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict())
+    done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
+    _say(said.loaded(done))
+    return xcom.bounded(done.to_dict())
 
 
 def collect_pumps() -> dict[str, Any]:
@@ -175,9 +182,9 @@ def collect_pumps() -> dict[str, Any]:
             margin_s=settings.archive.go_pump_margin_s,
         )
         reports = admin.trigger_gc(cluster, tls=settings.tls, proof=proof(settings.cluster), go_limits=limits)
+    for each in reports:
+        _say(said.collected(each))
     shown = [report.to_dict() for report in reports]
-    for each in shown:
-        log.info("pump_collected", **each)
     error = admin.failures(reports) or (published and published.failure())
     if error:
         raise error
@@ -195,19 +202,13 @@ def _publish_loaded(settings: Settings, parts: Parts) -> Published:
         of = settings_from(archive=None, cluster=None, downstream=conn_id)
         stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
     done = publish(parts.archive, parts.cluster, stands)
-    log.info("checkpoint_published", **done.to_dict())
+    _say(done.text())
     return done
 
 
-def asked_moment(moment: str | None, to: str) -> str:
-    """The moment of a restore out of the form's two fields; UsageError when both name one."""
-    from pumphouse.restore.plan import LATEST
-
-    if moment and to.strip() != LATEST:
-        raise UsageError(
-            f"the form names two moments, {moment} and {to}", hint=f"leave Moment empty, or write {LATEST} below it"
-        )
-    return moment or to
+def named(lines: Sequence[str] | None) -> tuple[str, ...]:
+    """The names in a field with one a line."""
+    return tuple(each.strip() for each in lines or () if each.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +231,9 @@ class RestoreForm:
     def of(cls, params: Mapping[str, Any]) -> Self:
         """From a run's params."""
         return cls(
-            to=asked_moment(params["moment"], params["to"]),
+            to=str(params["to"]).strip(),
             target=str(params["target"]),
-            tables=tuple(each.strip() for each in params["tables"] or () if each.strip()),
+            tables=named(params["tables"]),
             called=params["as"] or "",
             database=params["into_database"] or "",
             keys=tuple(each for each in params["keys"] or () if each.strip()),
@@ -285,7 +286,7 @@ def plan_restore(form: RestoreForm) -> dict[str, Any]:
         report = replace(report, proving=plan_proof(settings, report, into=into))
     check, facts = report.check, list(plan_told(report, latest=moment is None))
     for line in as_text(facts):
-        log.info(line)
+        _say(line)
     found = report.to_dict()
     # What is shown names kinds of DDL; their texts stay in the archive.
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
@@ -321,9 +322,13 @@ def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, *, agai
     if server_name(named_target(settings, into)) != server:
         raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
     typed = {} if form.tables else {"replace": server if plan["loses"] or again else ""}
-    done = run(shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, **typed).to_dict()
-    done["plan"]["ddls"] = len(done["plan"]["ddls"])
-    return xcom.bounded(done)
+    done = run(
+        shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
+    )
+    _say(said.restored(done))
+    found = done.to_dict()
+    found["plan"]["ddls"] = len(found["plan"]["ddls"])
+    return xcom.bounded(found)
 
 
 @ordinary_stderr()
@@ -333,11 +338,12 @@ def verify_restore(plan: dict[str, Any], form: RestoreForm) -> dict[str, Any]:
 
     settings, into, run = _restore_job(form)
     done = run(shown=_shown(plan), dry_run=True, plan_only=True)
-    return proof_told(prove_restored(settings, done, into=into))
+    return proof_told(prove_restored(settings, done, into=into, progress=Told()))
 
 
 def proof_told(proof: Proof) -> dict[str, Any]:
-    """A proof without any row."""
+    """A proof without any row; its sentence is in the log."""
+    _say(said.proved(proof))
     found = proof.summary()
     return xcom.bounded({**found, "different": [each["table"] for each in found["different"]]})
 
@@ -382,7 +388,10 @@ def drill_server(
     if at:
         with _parts(settings) as parts:
             moment = parts.moment(at).ts
-    done = drill.run(settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id)
+    done = drill.run(
+        settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id, progress=Told()
+    )
+    _say(said.drilled(done.drill))
     return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
 
 
@@ -406,8 +415,8 @@ def server_settings(conn_id: str) -> tuple[Settings, Place]:
 
 
 @ordinary_stderr()
-def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:
-    """Load (checkpoint, min(end, stop)] onto a restored target; nothing to do where the checkpoint is there already.
+def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -> dict[str, Any]:
+    """Load (checkpoint, min(end, until)] onto a restored target; nothing to do where the checkpoint is there already.
 
     Intervals may come in any order: what lies between the checkpoint and this one's start is loaded too, as an
     interval before it that has not run yet would have been. So nothing is left out, and none waits for another.
@@ -416,15 +425,15 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
     from pumphouse.loader.target import TargetConnection
     from pumphouse.runs import load
 
-    settings = settings_from(downstream=str(conf["target"]))
+    settings = settings_from(downstream=target)
     with _parts(settings) as parts:
-        stop = parts.moment(str(conf["stop"])).ts if conf.get("stop") else tso.MAX_TSO
+        stop = parts.moment(until).ts if until else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
     with TargetConnection.open(settings.target) as connection:
         found = state.read(connection, settings.load.task)
     if found is None:
         raise GapError(
-            f"target {conf['target']!r} has no checkpoint to go on from",
+            f"target {target!r} has no checkpoint to go on from",
             hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
         )
     checkpoint = found.ts
@@ -436,7 +445,8 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
             archive_end=stop,
         )
     if checkpoint >= upto and found.state is state.TargetState.READY:
+        _say(f"nothing to do: the target is at {tso.show(checkpoint)} already")
         return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
-    return xcom.bounded(
-        load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id).to_dict()
-    )
+    done = load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told())
+    _say(said.loaded(done))
+    return xcom.bounded(done.to_dict())

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -296,15 +295,13 @@ def test_the_order_is_ours_whatever_the_flags(world: World, flags: list[str]) ->
     assert world.rows() == world.then[stop]
 
 
-def test_a_run_without_a_target_in_its_conf_does_nothing(world: World) -> None:
+def test_a_backfill_without_conf_applies_onto_the_target_that_the_form_names(world: World) -> None:
     world.restore()
     world.api.unpause("binlog_apply")
-    two_days = timedelta(days=2).total_seconds() * 1000
-    earlier = tso.compose(int(tso.physical_ms(world.moments[0]) - two_days))
-    idle = world.backfill(*world.flags(earlier, earlier))
-    assert [r["state"] for r in idle] == ["success"]
-    assert [t["state"] for t in world.api.tasks("binlog_apply", idle[0]["dag_run_id"])] == ["skipped"]
-    assert world.checkpoint() == world.moments[0]
+    minutes = world.moments
+    runs = world.backfill(*world.flags(minutes[0], minutes[1]), "--reprocess-behavior", "completed")
+    assert [r["state"] for r in runs] == ["success"] * 2
+    assert world.checkpoint() == minutes[2]
 
 
 @pytest.mark.row("R3", "R4")
@@ -371,6 +368,9 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
     world.answer(run, "Approve", server=f" {server} ")
     assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "success"
     assert (world.rows(), world.checkpoint()) == (world.then[at], at)
+    told = world.api.log("binlog_restore", run, "restore", 1)
+    assert f"restored 1 table, {len(world.then[at]['t'])} rows, to {tso.show(tso.Tso(at))} in " in told
+    assert "Returned value was" not in told
 
     run, _ = world.asking(world.moments[0])
     world.answer(run, "Reject")

@@ -20,6 +20,25 @@ print(json.dumps(xcom.bounded({
     "long": list(range(1000)), "text": "x" * 10_000, "tables": {str(n): "left out" for n in range(1000)},
 })))
 """
+_LINES = """
+import json, structlog
+from binlog_airflow import lines, retry
+kept = []
+def keep(_, __, event):
+    kept.append(dict(event))
+    raise structlog.DropEvent
+structlog.configure(processors=[keep])
+@retry.one_sentence
+def task():
+    structlog.get_logger("a library").warning("done", to_ts=470659592355840000, held=True, open=False, none=None, rows=7,
+        deep=[{"end": 470659592355840000}])
+    told = lines.Told(every_s=60)
+    for done in range(100):
+        told("apply", done, 100)
+for _ in range(2):
+    task()
+print(json.dumps(kept))
+"""
 _SENTENCE = """
 import json, sys
 from binlog_airflow import retry
@@ -57,12 +76,19 @@ print(json.dumps(sorted(set(said))))
 @pytest.mark.row("O1")
 def test_reports_are_bounded_and_hold_no_number_that_a_browser_rounds(in_airflow: Callable[..., Any]) -> None:
     found = in_airflow(_BOUNDED)
-    assert found["to"] == "470659592355840000"
+    assert (found["to"], found["to_time"]) == ("470659592355840000", "2026-11-23 08:51:00.000Z")
     assert (found["rows"], found["ready"], found["seconds"], found["none"]) == (12, True, 1.5, None)
     assert len(found["long"]) == 51
     assert found["long"][-1] == "and 950 more"
     assert len(found["text"]) == 501
     assert len(found["tables"]) == 51
+
+
+@pytest.mark.row("O1")
+def test_every_line_of_a_task_is_one_that_a_browser_shows_as_it_is(in_airflow: Callable[..., Any]) -> None:
+    at = "470659592355840000 (2026-11-23 08:51:00.000Z)"
+    said = {"event": "done", "to_ts": at, "held": "yes", "open": "no", "rows": 7, "deep": [{"end": at}]}
+    assert in_airflow(_LINES) == [said, {"event": "apply: 0 of 100"}] * 2
 
 
 @pytest.mark.row("O1")

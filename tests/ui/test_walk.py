@@ -1,6 +1,6 @@
 """What a new user does in Airflow's pages, in headless Chromium; what comes of it is compared by SQL.
 
-Unpause, see windows flow, a dry run by the form as it opens, an approved restore, the documented backfill twice. The
+Unpause, see windows flow, a dry run by the form, an approved restore, the documented backfill twice. The
 screenshots stay in build/ui.
 """
 
@@ -41,6 +41,7 @@ SETTINGS = {
 PARTS = ("api-server", "scheduler", "dag-processor")
 _MINUTE_MS = 60_000
 _READ_S = 10.0
+_MOMENT = "//*[@role='dialog']//input[@name='element_to']"
 
 
 class User:
@@ -166,6 +167,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         # The form as it opens.
         pages.form(watch.RESTORE)
         pages.shoot("form-as-it-opens")
+        pages.fill(_MOMENT, "latest")
         pages.send("Trigger")
         user.wait(lambda: api.runs(watch.RESTORE), "the dry run")
         dry = user.newest()
@@ -178,7 +180,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
 
         # The restore: to the mark, approved by a click.
         pages.form(watch.RESTORE)
-        pages.fill("//*[@role='dialog']//input[@name='element_to']", str(int(mark.ts)))
+        pages.fill(_MOMENT, str(int(mark.ts)))
         pages.click("//*[@role='dialog']//label[@id='switch:element_dry_run']")
         pages.shoot("form-of-a-restore")
         pages.send("Trigger")
