@@ -123,6 +123,8 @@ class AirflowServer:
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            # It warns of every connection type with an underscore, which are most.
+            "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.models.connection.Connection=ERROR",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             # The parts serve each other's logs on ports that must be ours alone.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._log_ports[0]),

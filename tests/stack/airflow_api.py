@@ -161,7 +161,7 @@ class AirflowApi:
     def put_connections(self, connections: Mapping[str, Mapping[str, Any]]) -> None:
         """Create these connections, or overwrite them: id -> ``conn_type, host, port, login, password, extra``."""
         entities = [
-            {"connection_id": name, **fields, "extra": json.dumps(fields.get("extra") or {})}
+            {"connection_id": name, **fields, "extra": json.dumps(fields["extra"]) if fields.get("extra") else None}
             for name, fields in connections.items()
         ]
         create = {"action": "create", "entities": entities, "action_on_existence": "overwrite"}

@@ -7,11 +7,9 @@ screenshots stay in build/ui.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -88,9 +86,7 @@ class User:
         limit = time.monotonic() + 120
         while True:
             done = subprocess.run(
-                [sys.executable, "-m", *words],
-                env={**os.environ, **self.stack.airflow.variables()},
-                cwd=self.stack.airflow.home,
+                [self.stack.directory / "bin" / words[0], *words[1:]],
                 capture_output=True,
                 text=True,
                 check=False,
