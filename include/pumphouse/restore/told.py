@@ -73,7 +73,7 @@ def plan_told(report: RestoreReport, *, latest: bool = False, verbose: bool = Fa
         yield _steps(report.followed, most)
     yield from _proving(report.proving, most)
     if lost := plan.losses.lines():
-        yield Fact(name="losses", value=str(len(lost)), below=tuple(f"! {line}" for line in lost))
+        yield Fact(name="losses", value=str(len(lost)), below=_some([f"! {line}" for line in lost], most))
 
 
 def as_text(facts: Iterable[Fact]) -> Iterator[str]:
