@@ -57,8 +57,8 @@ def loaded(report: LoadReport) -> str:
 
 
 def restored(report: RestoreReport) -> str:
-    """Of a restore."""
-    what = f"{_some(report.plan.tables, 'table')}, {_some(report.load.inserted, 'row')}"
+    """Of a restore; a row that windows changed behind the dump was put more than once."""
+    what = f"{_some(report.plan.tables, 'table')}, {_some(report.load.inserted, 'row')} put"
     return f"restored {what}, to {show(report.plan.to)} in {duration(report.load.seconds)} on {report.target}"
 
 
@@ -80,10 +80,10 @@ def collected(report: PumpGc) -> str:
         return f"Pump {report.node_id}: {report.error}"
     if not report.started:
         return f"Pump {report.node_id}: {report.note or 'its GC runs already'}"
-    freed = f"freed {_some(report.freed_files, 'file')}, {decimal(report.freed_bytes)}, and keeps {report.kept_files}"
-    held = f"; held by {', '.join(report.held_by)}" if report.held_by else ""
-    upto = f" up to {show(report.requested)}" if report.requested is not None else ""
-    return f"Pump {report.node_id}: {freed}{upto}{held}"
+    freed = f"freed {_some(report.freed_files, 'file')}, {decimal(report.freed_bytes)}"
+    upto = f", up to {show(report.requested)}" if report.requested is not None else ""
+    held = f" by {', '.join(report.held_by)}" if report.held_by else ""
+    return f"Pump {report.node_id}: {freed}{upto}; {_some(report.kept_files, 'file')} kept{held}"
 
 
 def _some(count: int, what: str) -> str:

@@ -22,7 +22,7 @@ kept = []
 def keep(_, __, event):
     kept.append(dict(event))
     raise structlog.DropEvent
-structlog.configure(processors=[keep])
+structlog.configure(processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(20))
 @retry.one_sentence
 def task():
     structlog.get_logger("a library").warning("done", to_ts=470659592355840000, held=True, open=False, none=None, rows=7,
