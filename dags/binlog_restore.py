@@ -44,10 +44,9 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
                 "before DDL 137",
                 "before TXN 470592258683437056",
             ],
-            description_md="Everything that was committed up to then: a time to the second (or finer), a TSO, or as "
-            "the examples say; `latest` is the archive's end, which the events of the [asset](/assets) "
-            "`pumphouse_archive` show. The plan tells the moment as a TSO and a time; one that cannot be restored is "
-            "refused with the range that can.",
+            description_md="Everything that was committed up to then: a time to the second, a TSO, or words as in the "
+            "examples. *latest* is the archive's end, which the events of the asset [pumphouse_archive](/assets) show. "
+            "A moment that cannot be restored is refused with the range that can.",
         ),
         "target": Param(
             _TARGETS[0],

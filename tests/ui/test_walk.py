@@ -216,3 +216,19 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         pages.open(f"/dags/{watch.APPLY}")
         pages.says("backfill (* * * * *)")
         pages.shoot("backfilled-twice")
+
+        # A restore over what is there by now asks for the server's name; a no changes nothing, and is a failed run.
+        pages.form(watch.RESTORE)
+        pages.fill(_MOMENT, "latest")
+        pages.click("//*[@role='dialog']//label[@id='switch:element_dry_run']")
+        pages.send("Trigger")
+        user.wait(lambda: len(api.runs(watch.RESTORE)) > 2, "another restore")
+        run_id = user.newest()
+        user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
+        pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
+        pages.says("it holds shop (", f"Type 127.0.0.1:{stack.dsn('restore').port}")
+        pages.shoot("approval-over-data")
+        time.sleep(_READ_S)
+        pages.click("//button[@data-testid='hitl-option-Reject']")
+        assert user.ended(run_id) == "failed"
+        assert watch.read_checkpoint(stack.dsn("restore")) == end
