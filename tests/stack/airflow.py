@@ -105,9 +105,7 @@ class AirflowServer:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            # One driver for both: what Airflow would take for the second is another one.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.url,
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),

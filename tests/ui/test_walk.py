@@ -160,6 +160,13 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         pages.says("pump-1", "pump-2")
         pages.shoot("a-pull-is-named-by-its-pump")
 
+        # From the archive's asset to what it moves, as a graph.
+        pages.open("/assets")
+        pages.click("//a[.='pumphouse_archive']")
+        for name in ("binlog_snapshot", "binlog_schema", "pump_gc"):
+            pages.find(f"//*[contains(@class, 'react-flow__node')][contains(., '{name}')]")
+        pages.shoot("asset-graph")
+
         # The form as it opens.
         pages.form(watch.RESTORE)
         pages.shoot("form-as-it-opens")
