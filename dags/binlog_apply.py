@@ -32,11 +32,13 @@ _TARGETS = list(_SETTINGS.restore_targets)
     default_args=default_args(),
     params={
         "target": Param(
-            _TARGETS[0],
-            type="string",
-            enum=_TARGETS,
+            # A run without conf names no server.
+            None,
+            type=["null", "string"],
+            enum=[None, *_TARGETS],
             title="Target",
-            description="connection of a server that was restored; the list is the setting airflow.restore_targets",
+            description="required: connection of a server that was restored; the list is the setting "
+            "airflow.restore_targets",
         ),
         "stop": Param(
             None,
@@ -57,14 +59,16 @@ def binlog_apply() -> None:
     def apply() -> dict[str, Any]:
         """Load up to the smaller of the interval's end and the stop."""
         context = get_current_context()
-        params = context["params"]
+        params = tasks.form_of(context)
         end = context.get("data_interval_end")
         if end is None:
             raise UsageError(
                 "this run has no interval",
                 hint="make a backfill of it: in the form, or `airflow backfill create --dag-id binlog_apply …`",
             )
-        return tasks.apply_interval(end, str(params["target"]), params["stop"], context["run_id"])
+        if not params["target"]:
+            raise UsageError("no target is named", hint=f"give `target` in the conf: {', '.join(_TARGETS)}")
+        return tasks.apply_interval(end, params["target"], params["stop"], context["run_id"])
 
     apply()
 

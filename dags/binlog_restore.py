@@ -15,7 +15,7 @@ from airflow.sdk import Param, dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import tasks
-from binlog_airflow.approval import RestoreApproval
+from binlog_airflow.approval import SHOWN, RestoreApproval
 from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
@@ -112,7 +112,7 @@ def binlog_restore() -> None:
     @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""
-        return tasks.plan_restore(tasks.RestoreForm.of(get_current_context()["params"]))
+        return tasks.plan_restore(tasks.RestoreForm.of(tasks.form_of(get_current_context())))
 
     # No time limit: a restore of a large server may take days.
     @task(max_active_tis_per_dag=1)
@@ -120,9 +120,8 @@ def binlog_restore() -> None:
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
-        return tasks.restore_target(
-            found, tasks.RestoreForm.of(context["params"]), context["run_id"], again=context["ti"].try_number > 1
-        )
+        approved = context["ti"].xcom_pull(task_ids="approve", key=SHOWN)
+        return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"], approved)
 
     @task
     @one_sentence

@@ -12,6 +12,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
+from binlog_airflow import tasks
 from binlog_airflow.retry import one_sentence
 from pumphouse.errors import RestoreError
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 log = structlog.get_logger()
+# The XCom of the task that says which plan was shown.
+SHOWN = "shown"
 _FIELD = "server"
 # What was planned a day ago is hardly what somebody wants now.
 _PATIENCE = timedelta(days=1)
@@ -33,29 +36,36 @@ class RestoreApproval(ApprovalOperator):  # type: ignore[misc]  # airflow has no
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            subject="{{ ti.xcom_pull(task_ids='plan')['question'] }}",
-            body="{{ ti.xcom_pull(task_ids='plan')['shown'] }}",
+            # What another release has left there has none: `execute` says so.
+            subject="{{ ti.xcom_pull(task_ids='plan').get('question', '') }}",
+            body="{{ ti.xcom_pull(task_ids='plan').get('shown', '') }}",
             response_timeout=_PATIENCE,
             **kwargs,
         )
 
+    @one_sentence
     def execute(self, context: Context) -> Any:
-        """Ask, unless this is a dry run."""
+        """Ask, unless this is a dry run. The XCom `shown` says of which plan the answer will be."""
         if context["params"]["dry_run"]:
             raise AirflowSkipException(
                 f"a dry run ends with the plan; trigger it with the moment {_plan(context)['plan']['to']} and without "
                 "Dry run to carry it out"
             )
-        self.params = _to_type(_plan(context))
+        plan = _plan(context)
+        context["ti"].xcom_push(SHOWN, tasks.digest_of(plan))
+        self.params = _to_type(plan)
         return super().execute(context)
 
     @one_sentence
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Take the answer: a yes, with the right name where one is needed; a wrong one asks once more."""
         plan = _plan(context)
+        tasks.require_approved(plan, context["ti"].xcom_pull(task_ids=self.task_id, key=SHOWN))
         self.params, unchanged = _to_type(plan), _NOTHING.format(plan["target"])
         if event.get("error_type") == "timeout":
             raise RestoreError(f"nobody answered within a day: {unchanged}", hint="trigger the restore again")
+        if "error" in event:
+            return super().execute_complete(context, event)
         who = (event.get("responded_by_user") or {}).get("name") or "nobody"
         if self.REJECT in event["chosen_options"]:
             raise RestoreError(f"rejected by {who}: {unchanged}")

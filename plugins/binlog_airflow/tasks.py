@@ -6,6 +6,8 @@ JSON here and nowhere below (`binlog_airflow.xcom`).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -24,6 +26,8 @@ from pumphouse.model import tso
 from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from pumphouse.archive.proofs import Proof
     from pumphouse.loader.confirmed import Published
     from pumphouse.parts import Parts
@@ -216,6 +220,17 @@ def named(lines: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(each.strip() for each in lines or () if each.strip())
 
 
+def form_of(context: Context) -> dict[str, Any]:
+    """The fields of a run's form; UsageError where Airflow passes over what its conf says."""
+    params, conf = dict(context["params"]), dict(context["dag_run"].conf or {})
+    if ignored := sorted(name for name, value in conf.items() if name not in params or params[name] != value):
+        raise UsageError(
+            f"Airflow passed over this run's conf: {', '.join(ignored)}",
+            hint="set dag_run_conf_overrides_params = True in the section [core] of airflow.cfg",
+        )
+    return params
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreForm:
     """What somebody filled in: the fields of `binlog_restore`."""
@@ -234,7 +249,12 @@ class RestoreForm:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """From a run's params."""
+        """From a run's params; UsageError where one is none of ours."""
+        if unknown := sorted(set(params) - _FIELDS):
+            raise UsageError(
+                f"binlog_restore has no field {', '.join(unknown)}",
+                hint=f"the moment is the field `to`; all fields: {', '.join(sorted(_FIELDS))}",
+            )
         return cls(
             to=str(params["to"]).strip(),
             target=str(params["target"]),
@@ -248,6 +268,15 @@ class RestoreForm:
             verify=bool(params["verify"]),
             accept_losses=bool(params["accept_losses"]),
         )
+
+
+# By their names in a run's conf. Whether it is a dry run says the task `approve`.
+_FIELDS = frozenset(
+    {
+        "to", "target", "tables", "as", "into_database", "keys", "key_from", "key_to", "base", "verify",
+        "accept_losses", "dry_run",
+    }
+)  # fmt: skip
 
 
 def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
@@ -304,6 +333,25 @@ def plan_restore(form: RestoreForm) -> dict[str, Any]:
     }
 
 
+def digest_of(plan: Mapping[str, Any]) -> str:
+    """SHA-256 of what `plan_restore` left; UsageError where that was another release."""
+    if missing := sorted({"plan", "target", "question", "shown", "server", "loses"}.difference(plan)):
+        raise UsageError(
+            f"what the task plan left is of another release: it has no {', '.join(missing)}",
+            hint="clear the whole run, not this task alone",
+        )
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def require_approved(plan: Mapping[str, Any], digest: str | None) -> None:
+    """RestoreError where this is not the plan of that digest, which somebody saw."""
+    if digest_of(plan) != digest:
+        raise RestoreError(
+            "the plan changed since it was shown for approval: nothing was changed by this task",
+            hint="trigger the restore again, or clear the whole run",
+        )
+
+
 def _shown(plan: dict[str, Any]) -> ShownPlan:
     """The plan that `plan_restore` left."""
     from pumphouse.restore.report import ShownPlan
@@ -313,20 +361,21 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 
 
 @ordinary_stderr()
-def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, *, again: bool) -> dict[str, Any]:
-    """Carry out the plan that was shown, and no other.
+def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None) -> dict[str, Any]:
+    """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`.
 
     Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
-    where it held nothing, but for what a try before has put there (``again``).
+    where it held nothing, but for what a run of this plan that has not ended put there.
     """
     from pumphouse.loader.apart import server_name
     from pumphouse.restore.check import named_target
 
+    require_approved(plan, approved)
     settings, into, run = _restore_job(form)
     server = str(plan["server"])
     if server_name(named_target(settings, into)) != server:
         raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
-    typed = {} if form.tables else {"replace": server if plan["loses"] or again else ""}
+    typed = {} if form.tables else {"replace": server if plan["loses"] else ""}
     done = run(
         shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
     )

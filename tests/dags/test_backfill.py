@@ -296,13 +296,14 @@ def test_the_order_is_ours_whatever_the_flags(world: World, flags: list[str]) ->
     assert world.rows() == world.then[stop]
 
 
-def test_a_backfill_without_conf_applies_onto_the_target_that_the_form_names(world: World) -> None:
+def test_a_backfill_without_conf_names_no_server_and_writes_to_none(world: World) -> None:
     world.restore()
     world.api.unpause("binlog_apply")
     minutes = world.moments
     runs = world.backfill(*world.flags(minutes[0], minutes[1]), "--reprocess-behavior", "completed")
-    assert [r["state"] for r in runs] == ["success"] * 2
-    assert world.checkpoint() == minutes[2]
+    assert [r["state"] for r in runs] == ["failed"] * 2
+    assert "no target is named" in world.api.log("binlog_apply", runs[0]["dag_run_id"], "apply", 1)
+    assert world.checkpoint() == minutes[0]
 
 
 @pytest.mark.row("R3", "R4")
@@ -380,6 +381,25 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
     assert states == {"plan": "success", "approve": "failed"} | dict.fromkeys(("restore", "verify"), "upstream_failed")
     assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", 1)
     assert world.checkpoint() == at
+
+
+@pytest.mark.row("R2")
+def test_what_came_to_an_empty_server_after_the_yes_is_not_dropped_by_another_try(world: World) -> None:
+    with TargetConnection.open(world.target) as connection:
+        for name in ("d", "pumphouse"):
+            connection.execute(f"DROP DATABASE IF EXISTS `{name}`")
+    at = sorted(world.then)[3]
+    run, state, _ = world.triggered("binlog_restore", to=str(at), dry_run=False)
+    assert state == "success", watch.failure(world.api, "binlog_restore", run)
+    with TargetConnection.open(world.target) as connection:
+        connection.execute("CREATE TABLE d.precious (id INT)")
+    again = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": ["restore"]}
+    world.api.call("POST", "/dags/binlog_restore/clearTaskInstances", again)
+    world.api.wait_for_run("binlog_restore", run, timeout_s=120)
+    assert world.states("binlog_restore", run)["restore"] == "failed"
+    assert "has data that would be dropped: d (2 tables" in world.api.log("binlog_restore", run, "restore", 2)
+    with TargetConnection.open(world.target) as connection:
+        assert connection.query("SHOW TABLES IN d LIKE 'precious'")
 
 
 @pytest.mark.row("R4")

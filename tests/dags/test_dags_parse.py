@@ -123,7 +123,7 @@ except UsageError as error:
 @pytest.mark.row("R1")
 def test_apply_has_real_data_intervals_for_backfill_and_a_form(parsed: Any) -> None:
     assert parsed["dags"]["binlog_apply"]["timetable"] == "BackfillTimetable"
-    assert parsed["dags"]["binlog_apply"]["params"] == {"target": "pumphouse_restore", "stop": None}
+    assert parsed["dags"]["binlog_apply"]["params"] == {"target": None, "stop": None}
 
 
 @pytest.mark.row("O1", "A5")

@@ -34,6 +34,64 @@ for _ in range(2):
     task()
 print(json.dumps(kept))
 """
+_APPROVAL = """
+import json
+from types import SimpleNamespace
+from airflow.providers.standard.operators import hitl
+from airflow.sdk.exceptions import TaskAwaitingInput
+from binlog_airflow import approval, retry, tasks
+from pumphouse.errors import BinlogError
+plan = {"plan": {"to": "5"}, "target": "root@db", "question": "q", "shown": "s", "server": "db:1", "loses": ""}
+kept = {"plan": {"return_value": plan}, "approve": {}}
+def push(name, value):
+    kept["approve"][name] = value
+def pull(task_ids, key="return_value"):
+    return kept[task_ids].get(key)
+ti = SimpleNamespace(xcom_push=push, xcom_pull=pull, id="i")
+context = {"ti": ti, "task_instance": ti, "params": {"dry_run": False}}
+hitl.upsert_hitl_detail = lambda **_: None
+def outcome(call):
+    try:
+        return call()
+    except retry.TaskEnded as ended:
+        return str(ended.error)
+    except TaskAwaitingInput:
+        return "asked"
+    except BinlogError as error:
+        return str(error)
+    except hitl.HITLTriggerEventError as error:
+        return type(error).__name__
+asks = lambda: outcome(lambda: approval.RestoreApproval(task_id="approve").execute(context))
+def answers(event):
+    done = approval.RestoreApproval(task_id="approve").execute_complete
+    return outcome(lambda: done(context, event) and "approved")
+from datetime import datetime
+yes = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": None, "responded_at": datetime.now()}
+restores = lambda: outcome(lambda: tasks.require_approved(pull("plan"), pull("approve", approval.SHOWN)))
+found = [restores(), asks(), answers({"error": "x", "error_type": "unknown"}), answers(yes), restores() or "restored"]
+kept["plan"]["return_value"] = plan | {"loses": "shop (1 table, about 5 rows)"}
+found += [answers(yes), restores()]
+kept["plan"]["return_value"] = {"plan": {"to": "5"}, "target": "root@db"}
+found += [asks(), answers(yes), restores()]
+print(json.dumps(found))
+"""
+_FORM = """
+import json
+from types import SimpleNamespace
+from binlog_airflow import tasks
+from pumphouse.errors import UsageError
+form = dict.fromkeys(tasks._FIELDS) | {"to": "latest", "target": "pumphouse_restore"}
+def said(call):
+    try:
+        return call().to
+    except UsageError as error:
+        return str(error)
+def of(params, conf):
+    return tasks.RestoreForm.of(tasks.form_of({"params": params, "dag_run": SimpleNamespace(conf=conf)}))
+print(json.dumps([said(lambda: of(*each)) for each in (
+    (form, {"to": "latest"}), (form, None), (form, {"to": "yesterday"}), (form | {"moment": "x"}, {"moment": "x"}),
+)]))
+"""
 _SENTENCE = """
 import json, sys
 from binlog_airflow import retry
@@ -71,6 +129,27 @@ def test_every_line_of_a_task_is_one_that_a_browser_shows_as_it_is(in_airflow: C
     at = "470659592355840000 (2026-11-23 08:51:00.000Z)"
     said = {"event": "done", "to_ts": at, "held": "yes", "open": "no", "rows": 7, "deep": [{"end": at}]}
     assert in_airflow(_LINES) == [said, {"event": "apply: 0 of 100"}] * 2
+
+
+@pytest.mark.row("R2")
+def test_a_yes_is_for_the_plan_that_was_shown_and_for_no_other(in_airflow: Callable[..., Any]) -> None:
+    unasked, asked, broken, answered, restored, *changed, again, old, of_old = in_airflow(_APPROVAL)
+    assert (asked, broken, answered, restored) == ("asked", "HITLTriggerEventError", "approved", "restored")
+    for said in (unasked, *changed):
+        assert said.startswith("the plan changed since it was shown for approval")
+    for said in (again, old, of_old):
+        assert "of another release: it has no loses, question, server, shown" in said
+        assert "clear the whole run" in said
+
+
+@pytest.mark.row("R2", "O1")
+def test_a_field_that_is_none_and_a_conf_that_airflow_passes_over_are_refused(in_airflow: Callable[..., Any]) -> None:
+    as_typed, without, ignored, unknown = in_airflow(_FORM)
+    assert (as_typed, without) == ("latest", "latest")
+    assert ignored.startswith("Airflow passed over this run's conf: to")
+    assert "dag_run_conf_overrides_params" in ignored
+    assert unknown.startswith("binlog_restore has no field moment")
+    assert "the moment is the field `to`" in unknown
 
 
 @pytest.mark.row("O1")

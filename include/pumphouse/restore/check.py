@@ -73,10 +73,11 @@ class TargetCheck:
     loads: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def require_named(self, typed: str, *, follow: bool = False) -> None:
+    def require_named(self, typed: str, *, follow: bool = False, own: bool = False) -> None:
         """RestoreError unless the server holds nothing that is lost, or somebody typed its name.
 
-        ``follow``: the state of another load counts, too.
+        ``follow``: the state of another load counts, too. ``own``: what it holds is this restore's own, from a run that
+        has not ended.
         """
         if typed and typed != self.server:
             raise RestoreError(
@@ -84,7 +85,7 @@ class TargetCheck:
                 hint=f"look at the settings; is it the right one, type --replace {self.server}",
             )
         lost = self.lost(follow=follow)
-        if lost and not typed:
+        if lost and not typed and not own:
             raise RestoreError(
                 f"{self.server} has data that would be dropped: {lost}",
                 hint=f"if it may go, type the server's name: --replace {self.server}",
