@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from binlog_airflow import said, xcom
-from binlog_airflow.held import STALLED_S, worker_given_back
 from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
 from binlog_airflow.lines import Told
+from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
 from pumphouse.model import tso
@@ -81,7 +81,7 @@ def node_ids(plan: dict[str, Any]) -> list[str]:
 
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
-    """One Pump's part of a window, into segments that no manifest names yet; waits for the Pump without a worker."""
+    """One Pump's part of a window, into segments that no manifest names yet."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import pull_node as pull
     from pumphouse.archive.window import WindowPlan
@@ -89,20 +89,17 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
     planned = xcom.read(WindowPlan, plan)
     settings = settings_from()
     with (
-        worker_given_back(settings.archive.pull_timeout_s),
+        naming_silence(lambda: _parts(settings), node_id),
         _parts(settings) as parts,
         noting(parts.archive, "snapshot"),
     ):
-        done = pull(parts.archive, parts.cluster, planned, node_id, settings, stalled_s=STALLED_S)
+        done = pull(parts.archive, parts.cluster, planned, node_id, settings)
     _say(said.pulled(done))
     return xcom.dump(done)
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make the window visible, then go on in this task while the byte budget left something before the plan's end.
-
-    Where a Pump holds one of those, it waits without a worker: the next run of the task finds the window published.
-    """
+    """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import commit_window as commit
     from pumphouse.archive.snapshot import run_snapshot
@@ -110,21 +107,19 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
 
     planned, pulled = xcom.read(WindowPlan, plan), [xcom.read(PullReport, each) for each in reports]
     settings = settings_from()
-    with _parts(settings) as parts:
+    with _parts(settings) as parts, noting(parts.archive, "snapshot"):
         archive, cluster, history = parts.archive, parts.cluster, _history(parts)
-        with noting(archive, "snapshot"):
-            try:
-                done = commit(archive, cluster, planned, pulled, history, settings)
-                more = done.more
-            except ManifestConflict:
-                # This window is there already: a try of this task was killed after its manifest, or another run won.
-                newest, more = archive.last(), True
-                if newest is None:
-                    raise
-                done = PublishedWindow.of(newest, planned.until)
+        try:
+            done = commit(archive, cluster, planned, pulled, history, settings)
+            more = done.more
+        except ManifestConflict:
+            # This window is there already: a try of this task was killed after its manifest, or another run won.
+            newest, more = archive.last(), True
+            if newest is None:
+                raise
+            done = PublishedWindow.of(newest, planned.until)
         if more:
-            with worker_given_back(settings.archive.pull_timeout_s):
-                later = run_snapshot(archive, cluster, planned.until, settings, history, stalled_s=STALLED_S)
+            later = run_snapshot(archive, cluster, planned.until, settings, history)
             done = later[-1] if later else done
     _say(said.published(done))
     return xcom.dump(done)

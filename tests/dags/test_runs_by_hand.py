@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,18 +39,6 @@ run = dag.test(logical_date=None, run_conf=conf)
 assert run.logical_date is None and run.data_interval_end is None
 found = run.get_task_instances()
 print(json.dumps([run.state, {t.task_id: t.state for t in found}, said, {t.task_id: t.try_number for t in found}]))
-"""
-# A snapshot that meets no Pump, until another process starts it. What waits is told quickly.
-_AWAY = """
-import json, os, time
-from pathlib import Path
-from airflow.dag_processing.dagbag import DagBag
-from binlog_airflow import held, tasks
-tasks.STALLED_S, held._SOONEST_S = 1.0, 1.0
-said = []
-held.log.warning = lambda line: (said.append(line), Path(%r).touch())
-run = DagBag(%r).dags["binlog_snapshot"].test(logical_date=None)
-print(json.dumps([run.state, said, {t.task_id: t.try_number for t in run.get_task_instances()}]))
 """
 # The task of `pump_gc` under several settings, and the DAG under one at which it fails.
 _GC = """
@@ -169,26 +155,6 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
     ]
     assert before < world.archive.end() < world.cluster.tso()
     assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
-
-
-@pytest.mark.row("A1", "O1")
-def test_a_pull_that_waits_for_its_pump_has_no_worker_and_names_it_at_once(world: World, tmp_path: Path) -> None:
-    named = tmp_path / "named"
-
-    def start_again() -> None:
-        while not named.exists():
-            time.sleep(0.1)
-        world.pump.start()
-
-    world.pump.kill()
-    starter = threading.Thread(target=start_again)
-    starter.start()
-    state, said, tries = world._in_airflow(_AWAY % (str(named), str(ROOT / "dags")), **world._connections)
-    starter.join()
-    assert state == "success"
-    assert tries["pull"] == 1
-    assert all(line.startswith("Pump pump-1 holds the window after ") for line in said)
-    assert "waiting without a worker" in said[0]
 
 
 @pytest.mark.row("A5", "O1")

@@ -1,11 +1,16 @@
-"""What tasks leave for people: bounded reports, lines that a browser shows, errors as one sentence."""
+"""What tasks leave for people: bounded reports, errors as one sentence, a silent Pump by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pumphouse.model import tso
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.registry.file import FileCluster
 
 _BOUNDED = """
 import json
@@ -111,6 +116,19 @@ def task(error):
         return "stack"
 print(json.dumps([task(GapError("a gap", hint="type this")), task(WindowHeld("held")), task(ValueError("x")), said]))
 """
+_SILENCE = """
+import json, time
+from binlog_airflow import silence
+from pumphouse.parts import Parts
+from pumphouse.settings import Settings
+said = []
+silence.log.warning = lambda event, **facts: said.append(event)
+settings = Settings.read(overrides={"cluster.url": %r})
+for node_id in ("pump-1", "pump-2"):
+    with silence.naming_silence(lambda: Parts(settings), node_id, every_s=0.2):
+        time.sleep(0.7)
+print(json.dumps(sorted(set(said))))
+"""
 
 
 @pytest.mark.row("O1")
@@ -160,3 +178,19 @@ def test_an_error_of_ours_is_one_sentence_and_still_decides_whether_to_retry(in_
     assert foreign == "stack"
     assert [facts["kind"] for _, facts in said] == ["GapError", "WindowHeld"]
     assert "type this" in said[0][0]
+
+
+@pytest.mark.row("O1", "A1")
+def test_a_pump_without_a_heartbeat_is_named_while_it_is_pulled(tmp_path: Path, in_airflow: Callable[..., Any]) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    now = cluster.tso()
+    for node_id, age_ms in (("pump-1", -600_000), ("pump-2", 12_000)):
+        status = NodeStatus(
+            node_id=node_id,
+            host=f"{node_id}:8250",
+            state=NodeState.ONLINE,
+            update_ts=tso.compose(tso.physical_ms(now) - age_ms),
+        )
+        cluster.update_node(NodeKind.PUMP, node_id, lambda _, status=status: status)
+    (said,) = in_airflow(_SILENCE % cluster.url)
+    assert said.startswith("Pump pump-2 at pump-2:8250 is silent")

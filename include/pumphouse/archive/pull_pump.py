@@ -6,7 +6,6 @@ Nothing that is written here is visible before a manifest names it, so a killed 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -64,20 +63,17 @@ def pull_node(
     settings: Settings,
     progress: ProgressSink = silent,
     *,
-    stalled_s: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PullReport:
     """Pull one Pump of a plan.
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
-
-    ``stalled_s``: waits no longer than that for a Pump that does not move at all; None = as long as for any.
     """
     pump = plan.pump(node_id)
     if pump.action is not Action.PULL:
         return _unpulled(cluster, plan, pump)
-    return _PumpPull(archive, cluster, plan, pump, settings, progress, stalled_s, clock).run()
+    return _PumpPull(archive, cluster, plan, pump, settings, progress, clock).run()
 
 
 def _way_out(blocked_by: Tso) -> str:
@@ -116,7 +112,6 @@ class _PumpPull:
         pump: PlannedPump,
         settings: Settings,
         progress: ProgressSink,
-        stalled_s: float | None,
         clock: Clock,
     ) -> None:
         self._archive = archive
@@ -127,8 +122,7 @@ class _PumpPull:
         self._progress = progress
         self._clock = clock
         self._genesis = archive.genesis().ts
-        self._stalled_s = math.inf if stalled_s is None else stalled_s
-        self._give_time()
+        self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
         self._begin()
 
     def _begin(self) -> None:
@@ -150,7 +144,7 @@ class _PumpPull:
                 return self._pull()
             except _MissedError:
                 # A stream does not go back for what comes below its position: only another one brings it.
-                self._give_time()
+                self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
                 self._begin()
                 return self._pull()
         except _MissedError as missed:
@@ -252,8 +246,7 @@ class _PumpPull:
 
         With ``reached`` the window is full up to there already: everything real is above it.
         """
-        if frame.complete_to > self._position:
-            self._position, self._moved = frame.complete_to, self._clock.monotonic()
+        self._position = Tso(max(self._position, frame.complete_to))
         batch = frame.batch
         if batch is not None and batch.num_rows:
             commit_ts = batch.column("commit_ts").to_numpy()
@@ -367,7 +360,7 @@ class _PumpPull:
         may reach it without the proof: WindowHeld. It does not where something real, or a prewrite without an outcome,
         lies above: the last position comes after those.
         """
-        self._give_time()
+        self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
         first = self._seen
         fence = Tso(0)
         try:
@@ -524,12 +517,8 @@ class _PumpPull:
             self._waiting_for = "it came back as another incarnation"
         return status
 
-    def _give_time(self) -> None:
-        self._moved = self._clock.monotonic()
-        self._deadline = self._moved + self._settings.archive.pull_timeout_s
-
     def _check_time(self) -> None:
-        if self._clock.monotonic() >= min(self._deadline, self._moved + self._stalled_s):
+        if self._clock.monotonic() >= self._deadline:
             raise _TimeUpError
 
     def _blocked_by(self) -> Tso:
@@ -559,7 +548,7 @@ class _PumpPull:
 
 
 class _TimeUpError(Exception):
-    """pull_timeout_s is over, or the Pump has stalled."""
+    """pull_timeout_s is over."""
 
 
 class _MissedError(Exception):

@@ -101,12 +101,9 @@ def run_snapshot(
     progress: ProgressSink = silent,
     *,
     waiting: Callable[[str], None] = lambda _: None,
-    stalled_s: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[PublishedWindow]:
     """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each.
-
-    ``stalled_s``: as for `pull_node`.
 
     Others may do the same meanwhile, a dump above all: a window that another one published first is left to it, and
     this one goes on from the new end, so that all of them arrive.
@@ -114,7 +111,7 @@ def run_snapshot(
     done: list[PublishedWindow] = []
     with noting(archive, "snapshot", clock):
         while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
-            reports = _pull_all(archive, cluster, plan, settings, progress, stalled_s, clock)
+            reports = _pull_all(archive, cluster, plan, settings, progress, clock)
             try:
                 done.append(
                     commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock)
@@ -127,22 +124,14 @@ def run_snapshot(
 
 
 def _pull_all(
-    archive: Archive,
-    cluster: Cluster,
-    plan: WindowPlan,
-    settings: Settings,
-    progress: ProgressSink,
-    stalled_s: float | None,
-    clock: Clock,
+    archive: Archive, cluster: Cluster, plan: WindowPlan, settings: Settings, progress: ProgressSink, clock: Clock
 ) -> list[PullReport]:
     """Every Pump at once; of several that hold the window, all are named."""
     reports: list[PullReport] = []
     failed: list[BinlogError] = []
     with ThreadPoolExecutor(max(len(plan.pumps), 1), thread_name_prefix="pull") as pool:
         running = [
-            pool.submit(
-                pull_node, archive, cluster, plan, node_id, settings, progress, stalled_s=stalled_s, clock=clock
-            )
+            pool.submit(pull_node, archive, cluster, plan, node_id, settings, progress, clock=clock)
             for node_id in plan.node_ids
         ]
         for each in running:

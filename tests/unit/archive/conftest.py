@@ -79,8 +79,8 @@ class World:
     def plan(self, until=None):
         return plan_window(self.archive, self.cluster, until or self.cluster.tso(), self.settings)
 
-    def pull(self, plan, node_id, settings=None, *more, **waits):
-        return pull_node(self.archive, self.cluster, plan, node_id, settings or self.settings, *more, **waits)
+    def pull(self, plan, node_id, settings=None, *more):
+        return pull_node(self.archive, self.cluster, plan, node_id, settings or self.settings, *more)
 
     def pull_all(self, plan, settings=None):
         return [self.pull(plan, node_id, settings) for node_id in plan.node_ids]

@@ -1,6 +1,5 @@
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -180,30 +179,6 @@ def test_what_is_complete_below_a_blocked_prewrite_is_archived_all_the_same(worl
         world.snapshot(pull_timeout_s=0.3)
     assert world.archive.end() == blocked
     assert world.commits() == [(first, "pump-1")]
-
-
-@pytest.mark.row("A2", "O1")
-def test_who_waits_no_longer_than_a_pump_moves_is_told_soon_who_holds_and_cuts_none_that_is_slow(world):
-    away, slow = world.pump("pump-1"), world.pump("pump-2")
-    world.init()
-    away.transaction(), slow.transaction()
-    until = world.cluster.tso()
-    plan, settings = world.plan(until), world.told(pull_timeout_s=600)
-    away.stop()
-    with pytest.raises(WindowHeld, match="Pump pump-1 holds the window"):
-        world.pull(plan, "pump-1", settings, stalled_s=0.4)
-    # Ten steps of 0.1 s each: longer than it may stand still.
-    slow.follow_clock, slow.watermark = False, plan.start
-    steps = [Tso(plan.start + (plan.end + 1 - plan.start) * step // 10) for step in range(1, 11)]
-
-    def move():
-        for slow.watermark in steps:
-            time.sleep(0.1)
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    assert world.pull(plan, "pump-2", settings, stalled_s=0.4).reached == plan.end
-    mover.join()
 
 
 @pytest.mark.row("A2")
