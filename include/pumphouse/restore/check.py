@@ -65,6 +65,7 @@ class TargetCheck:
         holds: databases with tables in them that would be dropped.
         loads: what stands there of loads, in words: a restore forgets it.
         notes: what could not be found out, one sentence each.
+        beside: databases that loads made there by other rules, which the plan does not name: they are dropped, too.
     """
 
     server: str
@@ -72,6 +73,7 @@ class TargetCheck:
     holds: tuple[Dropped, ...]
     loads: tuple[str, ...]
     notes: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
     def require_named(self, typed: str, *, follow: bool = False, own: bool = False) -> None:
         """RestoreError unless the server holds nothing that is lost, or somebody typed its name.
@@ -180,6 +182,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
             holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
             loads=tuple(_loads(connection)),
             notes=tuple(notes),
+            beside=tuple(beside),
         )
 
 

@@ -14,7 +14,7 @@ from pumphouse.restore.parts import PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.restore.report import ProofPlan, RestoreReport
 
-# Lines of one kind, and names in one line, in a plan that fits a screen.
+# Lines of one kind in a plan that fits a screen; never of what is dropped, made, lost, left out or warned of.
 _MOST = 20
 _ALL = 0
 _WIDTH = 10
@@ -67,13 +67,13 @@ def plan_told(report: RestoreReport, *, latest: bool = False, verbose: bool = Fa
     known = plan.left if isinstance(plan, PartsPlan) else ()
     notes = (*(f"! {each}" for each in plan.idle), *(f"! {each}" for each in report.load.notes if each not in known))
     if notes:
-        yield Fact(name="notes", value=str(len(notes)), below=_some(notes, most))
+        yield Fact(name="notes", value=str(len(notes)), below=notes)
     yield _steps(report.load, most)
     if report.followed is not None:
         yield _steps(report.followed, most)
     yield from _proving(report.proving, most)
     if lost := plan.losses.lines():
-        yield Fact(name="losses", value=str(len(lost)), below=_some([f"! {line}" for line in lost], most))
+        yield Fact(name="losses", value=str(len(lost)), below=tuple(f"! {line}" for line in lost))
 
 
 def as_text(facts: Iterable[Fact]) -> Iterator[str]:
@@ -127,13 +127,13 @@ def _reads(report: RestoreReport, *, verbose: bool) -> Iterator[Fact]:
 
 
 def _parts(plan: PartsPlan, most: int) -> Iterator[Fact]:
-    made = _some([f"{each.table} as {'.'.join(each.place)}" for each in plan.placed], most)
+    made = tuple(f"{each.table} as {'.'.join(each.place)}" for each in plan.placed)
     yield Fact(name="creates", value=str(len(plan.placed)), below=made)
     if plan.along:
         also = "also tables whose rows came into these, and gives them no place"
         yield Fact(name="reads", value=also, below=_some(plan.along, most))
     yield Fact(name="drops", value="nothing")
-    left = _some([f"! {note}" for note in plan.left], most)
+    left = tuple(f"! {note}" for note in plan.left)
     yield Fact(name="leaves", value="all that is there, triggers and foreign keys included", below=left)
 
 
@@ -141,8 +141,9 @@ def _whole(report: RestoreReport, most: int) -> Iterator[Fact]:
     plan = report.plan
     held = "" if report.check is None else f"; it holds {report.check.held() or 'nothing that is dropped'}"
     forgets = () if report.check is None else (f"! forgets {each}" for each in report.check.loads)
-    yield Fact(name="drops", value=f"{_names(plan.databases, most)}{held}", below=tuple(forgets))
-    yield Fact(name="creates", value=_names(plan.made, most))
+    beside = () if report.check is None else report.check.beside
+    yield Fact(name="drops", value=f"{_names([*plan.databases, *beside])}{held}", below=tuple(forgets))
+    yield Fact(name="creates", value=_names(plan.made))
     yield Fact(name="leaves", value="every other database")
     if isinstance(report.lacks, str):
         yield Fact(name="lacks", value=report.lacks)
@@ -153,17 +154,17 @@ def _whole(report: RestoreReport, most: int) -> Iterator[Fact]:
         yield Fact(
             name="lacks",
             value=f"{counts}; as text: `pumphouse restore --objects FILE`",
-            below=(*_some(objects, most), *_some(unseen, most)),
+            below=(*_some(objects, most), *unseen),
         )
-    yield from _rules(plan, most)
+    yield from _rules(plan)
 
 
-def _rules(plan: RestorePlan, most: int) -> Iterator[Fact]:
+def _rules(plan: RestorePlan) -> Iterator[Fact]:
     left_out = [f"! {what} ({why})" for what, why in plan.left_out.items()]
     routes = [f"! {name} is called {there} there" for name, there in (*plan.routes.databases, *plan.routes.tables)]
     if left_out or routes:
-        below = (*_some(left_out, most), *_some(routes, most))
-        yield Fact(name="by rules", value=f"{len(left_out)} left out, {len(routes)} called otherwise", below=below)
+        said = f"{len(left_out)} left out, {len(routes)} called otherwise"
+        yield Fact(name="by rules", value=said, below=(*left_out, *routes))
 
 
 def _steps(load: LoadReport, most: int) -> Fact:
@@ -176,7 +177,7 @@ def _proving(proving: ProofPlan | None, most: int) -> Iterator[Fact]:
         return
     about = "" if proving.estimate_s is None else f", about {duration(proving.estimate_s)} by the last drills"
     tables = _some([f"{name}  {size:,} bytes" for name, size in proving.tables.items()], most)
-    unproven = _some([f"! {name} would be unproven: {why}" for name, why in proving.unproven.items()], most)
+    unproven = [f"! {name} would be unproven: {why}" for name, why in proving.unproven.items()]
     said = f"as of {show(proving.at)}: {len(proving.tables)} tables, {proving.bytes:,} bytes{about}"
     yield Fact(name="proof", value=said, below=(*tables, *unproven))
 
@@ -188,5 +189,5 @@ def _some(lines: Sequence[str], most: int) -> tuple[str, ...]:
     return (*lines[:most], f"and {len(lines) - most} more")
 
 
-def _names(names: Sequence[str], most: int) -> str:
-    return ", ".join(_some(names, most)) or "(no databases)"
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) or "(no databases)"

@@ -40,14 +40,17 @@ def plan() -> RestorePlan:
 
 def report(**more: object) -> RestoreReport:
     """Of a server that holds data, by rules, with a proof that somebody asked for."""
-    lost = Declaration(node_id="pump-1", incarnation="i", from_ts=START, to_ts=END, reason="its disk died", who="ops")
+    lost = tuple(
+        Declaration(node_id=f"pump-{n}", incarnation="i", from_ts=START, to_ts=END, reason="its disk died", who="ops")
+        for n in range(30)
+    )
     planned = dataclasses.replace(
         plan(),
         databases=("shop", *(f"db{n}" for n in range(40))),
-        made=("shop_copy",),
-        routes=Routes(databases=(("shop", "shop_copy"),)),
+        made=tuple(f"copy{n}" for n in range(41)),
+        routes=Routes(databases=(("shop", "copy0"), *((f"db{n}", f"copy{n + 1}") for n in range(40)))),
         sizes=tuple(TableSize(table=f"shop.t{n}_*", rows=n, changes=0) for n in range(30)),
-        losses=Losses(declared=(lost,)),
+        losses=Losses(declared=lost),
         idle=("the rule for DDL job 7 has no effect",),
     )
     check = TargetCheck(
@@ -56,6 +59,7 @@ def report(**more: object) -> RestoreReport:
         holds=(Dropped(database="shop", tables=12, rows=3400),),
         loads=("the state of the load main, ready at 5 of cluster 1",),
         notes=("the source: no settings name it",),
+        beside=("of_an_older_rule",),
     )
     load = LoadReport(
         target="root@db:3307", task="main", from_ts=START, to_ts=END, notes=["a rule of no table; is it misspelt?"],
@@ -74,16 +78,18 @@ def test_everything_that_a_yes_depends_on_is_told() -> None:
     facts = {line[:10].strip(): line[10:] for line in told if not line.startswith(" ")}
     assert facts["target"] == "root@db:3307"
     assert facts["moment"] == f"{show(END)}, the end of the archive"
-    assert facts["drops"].endswith("and 21 more; it holds shop (12 tables, about 3,400 rows)")
-    assert facts["creates"] == "shop_copy"
+    assert facts["drops"].endswith(", db39, of_an_older_rule; it holds shop (12 tables, about 3,400 rows)")
+    assert facts["drops"].count(",") == 43, "every one of them"
+    assert facts["creates"] == ", ".join(f"copy{n}" for n in range(41))
     assert facts["time"] == "about 90 s, by the rate of the last drills"
     assert facts["lacks"] == "no dump kept it"
-    assert facts["by rules"] == "0 left out, 1 called otherwise"
+    assert facts["by rules"] == "0 left out, 41 called otherwise"
     assert facts["proof"] == f"as of {show(END)}: 1 tables, 5,000 bytes, about 7 s by the last drills"
     for line in (
         "  ! not compared with the source: no settings name it",
         "  ! forgets the state of the load main, ready at 5 of cluster 1",
-        "  ! shop is called shop_copy there",
+        "  ! shop is called copy0 there",
+        "  ! db39 is called copy40 there",
         "  ! the rule for DDL job 7 has no effect",
         "  ! a rule of no table; is it misspelt?",
         "  ! shop.v would be unproven: it is a view",
@@ -91,7 +97,7 @@ def test_everything_that_a_yes_depends_on_is_told() -> None:
         "  and 10 more",
     ):
         assert line in told
-    assert any(line.startswith("  ! declared lost: Pump pump-1") for line in told)
+    assert sum(line.startswith("  ! declared lost: Pump pump-") for line in told) == 30
     assert sum(line.startswith("  shop.t") for line in told) == 21, "20 tables, and what the proof would read"
     assert len(list(as_text(plan_told(report(), verbose=True)))) > len(told) + 9
 
