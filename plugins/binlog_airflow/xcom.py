@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, ValidationError
 from pydantic_core import core_schema as schemas
 
-from binlog_airflow.lines import EXACT
+from binlog_airflow.lines import EXACT, is_tso
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, show
 
@@ -58,8 +58,8 @@ def _bounded(value: Any) -> Any:
         kept: dict[str, Any] = {}
         for name, each in list(value.items())[:_ENTRIES]:
             kept[str(name)] = _bounded(each)
-            if _is_rounded(each) and (clock := clock_time(each)):
-                kept[f"{str(name).removesuffix('_ts')}_time"] = clock
+            if _is_rounded(each) and is_tso(each):
+                kept[f"{str(name).removesuffix('_ts')}_time"] = clock_time(each)
         return kept | ({"…": f"and {len(value) - _ENTRIES} more"} if len(value) > _ENTRIES else {})
     if isinstance(value, list | tuple | set):
         listed = [_bounded(each) for each in list(value)[:_ENTRIES]]

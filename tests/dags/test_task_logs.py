@@ -16,7 +16,7 @@ _BOUNDED = """
 import json
 from binlog_airflow import xcom
 print(json.dumps(xcom.bounded({
-    "to": 470659592355840000, "rows": 12, "ready": True, "seconds": 1.5, "none": None,
+    "to": 470659592355840000, "cluster_id": 7301234567890123456, "rows": 12, "ready": True, "seconds": 1.5, "none": None,
     "long": list(range(1000)), "text": "x" * 10_000, "tables": {str(n): "left out" for n in range(1000)},
 })))
 """
@@ -27,10 +27,14 @@ kept = []
 def keep(_, __, event):
     kept.append(dict(event))
     raise structlog.DropEvent
-structlog.configure(processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(20))
+structlog.configure(processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(20),
+    cache_logger_on_first_use=True)
+library = structlog.get_logger("a library")
+library.warning("before")
+kept.clear()
 @retry.one_sentence
 def task():
-    structlog.get_logger("a library").warning("done", to_ts=470659592355840000, held=True, open=False, none=None, rows=7,
+    library.warning("done", to_ts=470659592355840000, id=7301234567890123456, held=True, open=False, none=None, rows=7,
         deep=[{"end": 470659592355840000}])
     told = lines.Told(every_s=60)
     for done in range(100):
@@ -135,6 +139,8 @@ print(json.dumps(sorted(set(said))))
 def test_reports_are_bounded_and_hold_no_number_that_a_browser_rounds(in_airflow: Callable[..., Any]) -> None:
     found = in_airflow(_BOUNDED)
     assert (found["to"], found["to_time"]) == ("470659592355840000", "2026-11-23 08:51:00.000Z")
+    assert found["cluster_id"] == "7301234567890123456"
+    assert "cluster_id_time" not in found
     assert (found["rows"], found["ready"], found["seconds"], found["none"]) == (12, True, 1.5, None)
     assert len(found["long"]) == 51
     assert found["long"][-1] == "and 950 more"
@@ -145,7 +151,15 @@ def test_reports_are_bounded_and_hold_no_number_that_a_browser_rounds(in_airflow
 @pytest.mark.row("O1")
 def test_every_line_of_a_task_is_one_that_a_browser_shows_as_it_is(in_airflow: Callable[..., Any]) -> None:
     at = "470659592355840000 (2026-11-23 08:51:00.000Z)"
-    said = {"event": "done", "to_ts": at, "held": "yes", "open": "no", "rows": 7, "deep": [{"end": at}]}
+    said = {
+        "event": "done",
+        "to_ts": at,
+        "id": "7301234567890123456",
+        "held": "yes",
+        "open": "no",
+        "rows": 7,
+        "deep": [{"end": at}],
+    }
     assert in_airflow(_LINES) == [said, {"event": "apply: 0 of 100"}] * 2
 
 

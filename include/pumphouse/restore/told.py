@@ -19,7 +19,7 @@ _MOST = 20
 _ALL = 0
 _WIDTH = 10
 # What Markdown takes for its own, in a table's name too.
-_MARKS = re.compile(r"([\\`*_{}\[\]<>#|~!])")
+_MARKS = re.compile(r"([\\`*_{}\[\]<>#|~!&]|^[-+](?=\s)|(?<=^\d)[.)])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def as_markdown(facts: Iterable[Fact]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKS.sub(r"\\\1", text.replace("\n", " "))
+    return _MARKS.sub(r"\\\1", re.sub(r"[\r\n]", " ", text))
 
 
 def _warned(text: str) -> str:

@@ -14,7 +14,7 @@ from pumphouse.model.tso import Tso, compose, show
 from pumphouse.restore.check import Dropped, TargetCheck
 from pumphouse.restore.plan import RestorePlan, TableSize, plan_restore
 from pumphouse.restore.report import ProofPlan, RestoreReport
-from pumphouse.restore.told import as_markdown, as_text, plan_told, question
+from pumphouse.restore.told import Fact, as_markdown, as_text, plan_told, question
 from pumphouse.schema.route import Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import LoadSettings
@@ -108,6 +108,11 @@ def test_markdown_says_the_same_and_no_name_is_markup() -> None:
     assert "\n  - **\\! not compared with the source: no settings name it**\n" in text
     assert "\n  - shop.t0\\_\\*  0 rows, 0 changes\n" in text
     assert text.count("\n") + 1 == len(list(as_text(plan_told(report(), latest=True))))
+
+
+def test_no_line_begins_a_list_or_has_an_entity_or_a_line_of_its_own() -> None:
+    facts = [Fact(name="x", value="a\r- b &lt;", below=("- c", "1. d"))]
+    assert as_markdown(facts) == "- **x** a - b \\&lt;\n  - \\- c\n  - 1\\. d"
 
 
 def test_the_objects_that_no_restore_builds_are_counted_with_the_way_to_their_text() -> None:
