@@ -99,9 +99,10 @@ def _to_type(plan: dict[str, Any]) -> ParamsDict:
     """The field for the server's name; none where nothing is lost."""
     if not plan["loses"]:
         return ParamsDict()
+    # Not required by the form: it would take no Reject then. What was typed is looked at when the answer comes.
     name = Param(
-        "",
-        type="string",
+        None,
+        type=["null", "string"],
         title=f"Type {plan['server']}",
         description=f"to approve that this is dropped there: {plan['loses']}",
     )
