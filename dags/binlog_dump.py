@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import dag, task
+from airflow.sdk import Param, dag, get_current_context, task
 
-from binlog_airflow import tasks
+from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args, one_sentence
 
 
@@ -22,17 +22,31 @@ from binlog_airflow.retry import default_args, one_sentence
     catchup=False,
     max_active_runs=1,
     default_args=default_args(),
+    params={
+        "tables": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string"},
+            title="Tables",
+            description="database.table or database.*, one a line: only these are read, and the rest is taken over "
+            "from the newest dump; empty: everything",
+        ),
+    },
     tags=["pumphouse"],
     doc_md=__doc__,
 )
 def binlog_dump() -> None:
     """Source -> a base in the archive."""
 
-    @task(execution_timeout=timedelta(hours=24))
+    @task(outlets=[assets.ARCHIVE], execution_timeout=timedelta(hours=24))
     @one_sentence
-    def dump() -> dict[str, Any]:
+    def dump(*, outlet_events: Any = None) -> dict[str, Any]:
         """Chunk by chunk, then the base."""
-        return tasks.dump_source()
+        done = tasks.dump_source(get_current_context()["params"]["tables"])
+        outlet_events[assets.ARCHIVE].extra = assets.moved(
+            done["ts"], base=done["key"], tables=done["tables"], rows=done["rows"]
+        )
+        return done
 
     dump()
 

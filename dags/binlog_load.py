@@ -34,7 +34,7 @@ def binlog_load() -> None:
         context = get_current_context()
         context["target"] = conn_id
         done = tasks.load_target(context["run_id"], conn_id)
-        outlet_events[assets.TARGET].extra = {"end": str(done["to"])}
+        outlet_events[assets.TARGET].extra = assets.moved(done["to"], rows=done["rows"], target=done["target"])
         return done
 
     if len(_TARGETS) == 1:

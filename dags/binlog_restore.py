@@ -1,6 +1,6 @@
 """Restores a target to a moment. Trigger it by hand: the form asks for the moment and the target.
 
-As the form opens it is a dry run to the archive's end: the plan stands in the log of the task `plan`. With *Dry run*
+As the form opens it is a dry run: the plan stands in the log of the task `plan`. With *Dry run*
 off the task `approve` shows the plan under Required Actions and waits for a yes; then the databases that the archive
 knows are dropped on the target and built again. With *Tables*, only those are restored, beside what the target has:
 nothing that exists is changed.
@@ -15,7 +15,7 @@ from airflow.sdk import Param, dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import tasks
-from binlog_airflow.approval import RestoreApproval
+from binlog_airflow.approval import SHOWN, RestoreApproval
 from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
@@ -31,20 +31,22 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
     max_active_runs=16,
     default_args=default_args(),
     params={
-        "moment": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title="Moment",
-            description="everything that was committed up to then; empty: as the next field says",
-        ),
+        # Without a default: what nobody typed is no moment.
         "to": Param(
-            "latest",
             type="string",
             minLength=3,
-            title="Or",
-            description="latest (the archive's end), or a TIME as for pumphouse restore: a TSO, 2026-11-27T03:00:00Z, "
-            "'yesterday 14:00 Europe/Berlin', '10 minutes ago', 'before DDL 137'; the plan shows it as a TSO",
+            title="Moment",
+            examples=[
+                "latest",
+                "10 minutes ago",
+                "yesterday 14:00 Europe/Berlin",
+                "2026-11-27T03:00:00Z",
+                "before DDL 137",
+                "before TXN 470592258683437056",
+            ],
+            description_md="Everything that was committed up to then: a time to the second, a TSO, or words as in the "
+            "examples. *latest* is the archive's end, which the events of the asset [pumphouse_archive](/assets) show. "
+            "A moment that cannot be restored is refused with the range that can.",
         ),
         "target": Param(
             _TARGETS[0],
@@ -106,12 +108,11 @@ _TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
 def binlog_restore() -> None:
     """Archive -> a moment."""
 
-    # Airflow would log what it returns as one line beside the plan.
-    @task(execution_timeout=timedelta(minutes=30), show_return_value_in_logs=False)
+    @task(execution_timeout=timedelta(minutes=30))
     @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""
-        return tasks.plan_restore(tasks.RestoreForm.of(get_current_context()["params"]))
+        return tasks.plan_restore(tasks.RestoreForm.of(tasks.form_of(get_current_context())))
 
     # No time limit: a restore of a large server may take days.
     @task(max_active_tis_per_dag=1)
@@ -119,7 +120,8 @@ def binlog_restore() -> None:
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
-        return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"])
+        approved = context["ti"].xcom_pull(task_ids="approve", key=SHOWN)
+        return tasks.restore_target(found, tasks.RestoreForm.of(context["params"]), context["run_id"], approved)
 
     @task
     @one_sentence

@@ -29,7 +29,7 @@ def binlog_schema() -> None:
     def rebuild(*, outlet_events: Any = None) -> dict[str, Any]:
         """Fold; nothing to do without new DDL."""
         done = tasks.rebuild_schema()
-        outlet_events[assets.SCHEMA].extra = {"end": done["upto"]}
+        outlet_events[assets.SCHEMA].extra = assets.moved(done["upto"], ddls=done["jobs"])
         return done
 
     rebuild()

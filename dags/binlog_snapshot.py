@@ -57,7 +57,9 @@ def binlog_snapshot() -> None:
     def commit(found: dict[str, Any], reports: list[dict[str, Any]], *, outlet_events: Any = None) -> dict[str, Any]:
         """Write the manifest, then move the archive's checkpoint."""
         done = tasks.commit_window(found, list(reports))
-        outlet_events[assets.ARCHIVE].extra = {"end": done["end"], "manifest": done["manifest"]}
+        outlet_events[assets.ARCHIVE].extra = assets.moved(
+            done["end"], manifest=done["manifest"], transactions=done["rows"], ddls=done["ddls"]
+        )
         return done
 
     found = plan()

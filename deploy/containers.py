@@ -24,7 +24,8 @@ from typing import Any
 # Where the compose file's volumes are: one for each group of readers.
 SECRETS = Path("/run/pumphouse")
 PASSWORDS = ("s3", "source", "target", "restore", "postgres", "admin")
-DATABASE_URL = "postgresql+psycopg://airflow:{}@postgres:5432/airflow"
+# By psycopg 3 PostgreSQL refuses Airflow's query for the asset graph.
+DATABASE_URL = "postgresql+psycopg2://airflow:{}@postgres:5432/airflow"
 # What master and workers read; drivers have the secret as spark.secret.
 SPARK_CONF = "spark.authenticate true\nspark.authenticate.secret {}\n"
 _FRESH_S = 60.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import structlog
 from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
+from binlog_airflow.lines import make_readable
 from pumphouse.errors import BinlogError
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ class TaskEnded(SystemExit):
 
 
 def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A task function whose errors of ours stand in the log as their sentence; anything else keeps its stack."""
+    """A task function whose errors of ours stand in the log as their sentence; anything else keeps its stack.
+
+    Its lines are those that a browser shows as they are (`binlog_airflow.lines`).
+    """
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        make_readable()
         try:
             return function(*args, **kwargs)
         except BinlogError as error:
@@ -74,4 +79,6 @@ def default_args() -> dict[str, Any]:
         "retries": 3,
         "retry_delay": timedelta(seconds=10),
         "retry_policy": BinlogRetryPolicy(),
+        # A task's log ends with a sentence; the dictionary is the XCom.
+        "show_return_value_in_logs": False,
     }

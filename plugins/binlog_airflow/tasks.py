@@ -6,18 +6,19 @@ JSON here and nowhere below (`binlog_airflow.xcom`).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
-from binlog_airflow import xcom
+from binlog_airflow import said, xcom
 from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
-from binlog_airflow.shown import markdown, plan_facts
+from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
@@ -25,6 +26,8 @@ from pumphouse.model import tso
 from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from pumphouse.archive.proofs import Proof
     from pumphouse.loader.confirmed import Published
     from pumphouse.parts import Parts
@@ -35,7 +38,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_SAY_AGAIN_S = 10.0
+
+def _say(sentence: str) -> None:
+    log.info(sentence)
 
 
 def _parts(settings: Settings) -> Parts:
@@ -62,7 +67,10 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
         found = plan(parts.archive, parts.cluster, moment, settings)
-    return None if found is None else xcom.dump(found)
+    if found is None:
+        return None
+    _say(said.planned(found))
+    return xcom.dump(found)
 
 
 def node_ids(plan: dict[str, Any]) -> list[str]:
@@ -85,7 +93,9 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
         _parts(settings) as parts,
         noting(parts.archive, "snapshot"),
     ):
-        return xcom.dump(pull(parts.archive, parts.cluster, planned, node_id, settings))
+        done = pull(parts.archive, parts.cluster, planned, node_id, settings)
+    _say(said.pulled(done))
+    return xcom.dump(done)
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -111,26 +121,22 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
         if more:
             later = run_snapshot(archive, cluster, planned.until, settings, history)
             done = later[-1] if later else done
+    _say(said.published(done))
     return xcom.dump(done)
 
 
-def dump_source(conn_id: str = SOURCE) -> dict[str, Any]:
-    """Dump the source while it is written to; a retry goes on where the try before was killed."""
+def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> dict[str, Any]:
+    """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
     from pumphouse.dump.run import take_dump
 
     settings = settings_from(source=conn_id)
     with _parts(settings) as parts:
-        said = 0.0
-
-        def progress(what: str, rows: int, estimate: int) -> None:
-            nonlocal said
-            if time.monotonic() - said >= _SAY_AGAIN_S:
-                said = time.monotonic()
-                log.info("dumping", table=what, rows=rows, of_about=estimate)
-
-        return xcom.bounded(
-            asdict(take_dump(parts.archive, parts.cluster, _history(parts), settings, progress=progress))
+        told = Told()
+        done = take_dump(
+            parts.archive, parts.cluster, _history(parts), settings, tables=named(tables) or None, progress=told
         )
+    _say(done.text())
+    return xcom.bounded(asdict(done))
 
 
 @ordinary_stderr()
@@ -138,7 +144,9 @@ def rebuild_schema() -> dict[str, Any]:
     """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
     from pumphouse.runs import schema
 
-    return xcom.bounded(asdict(schema.run(settings_from())))
+    done = schema.run(settings_from())
+    _say(said.folded(done))
+    return xcom.bounded(asdict(done))
 
 
 @ordinary_stderr()
@@ -147,7 +155,9 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     from pumphouse.runs import load
 
     settings = settings_from(downstream=conn_id)
-    return xcom.bounded(load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict())
+    done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
+    _say(said.loaded(done))
+    return xcom.bounded(done.to_dict())
 
 
 def collect_pumps() -> dict[str, Any]:
@@ -176,9 +186,9 @@ def collect_pumps() -> dict[str, Any]:
             margin_s=settings.archive.go_pump_margin_s,
         )
         reports = admin.trigger_gc(cluster, tls=settings.tls, proof=proof(settings.cluster), go_limits=limits)
+    for each in reports:
+        _say(said.collected(each))
     shown = [report.to_dict() for report in reports]
-    for each in shown:
-        log.info("pump_collected", **each)
     error = admin.failures(reports) or (published and published.failure())
     if error:
         raise error
@@ -196,19 +206,24 @@ def _publish_loaded(settings: Settings, parts: Parts) -> Published:
         of = settings_from(archive=None, cluster=None, downstream=conn_id)
         stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
     done = publish(parts.archive, parts.cluster, stands)
-    log.info("checkpoint_published", **done.to_dict())
+    _say(done.text())
     return done
 
 
-def asked_moment(moment: str | None, to: str) -> str:
-    """The moment of a restore out of the form's two fields; UsageError when both name one."""
-    from pumphouse.restore.plan import LATEST
+def named(lines: Sequence[str] | None) -> tuple[str, ...]:
+    """The names in a field with one a line."""
+    return tuple(each.strip() for each in lines or () if each.strip())
 
-    if moment and to.strip() != LATEST:
+
+def form_of(context: Context) -> dict[str, Any]:
+    """The fields of a run's form; UsageError where Airflow passes over what its conf says."""
+    params, conf = dict(context["params"]), dict(context["dag_run"].conf or {})
+    if ignored := sorted(name for name, value in conf.items() if name not in params or params[name] != value):
         raise UsageError(
-            f"the form names two moments, {moment} and {to}", hint=f"leave Moment empty, or write {LATEST} below it"
+            f"Airflow passed over this run's conf: {', '.join(ignored)}",
+            hint="set dag_run_conf_overrides_params = True in the section [core] of airflow.cfg",
         )
-    return moment or to
+    return params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,23 +239,39 @@ class RestoreForm:
     key_from: str | None
     key_to: str | None
     base: str
+    verify: bool
     accept_losses: bool
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self:
-        """From a run's params."""
+        """From a run's params; UsageError where one is none of ours."""
+        if unknown := sorted(set(params) - _FIELDS):
+            raise UsageError(
+                f"binlog_restore has no field {', '.join(unknown)}",
+                hint=f"the moment is the field `to`; all fields: {', '.join(sorted(_FIELDS))}",
+            )
         return cls(
-            to=asked_moment(params["moment"], params["to"]),
+            to=str(params["to"]).strip(),
             target=str(params["target"]),
-            tables=tuple(each.strip() for each in params["tables"] or () if each.strip()),
+            tables=named(params["tables"]),
             called=params["as"] or "",
             database=params["into_database"] or "",
             keys=tuple(each for each in params["keys"] or () if each.strip()),
             key_from=params["key_from"] or None,
             key_to=params["key_to"] or None,
             base=params["base"] or "",
+            verify=bool(params["verify"]),
             accept_losses=bool(params["accept_losses"]),
         )
+
+
+# By their names in a run's conf. Whether it is a dry run says the task `approve`.
+_FIELDS = frozenset(
+    {
+        "to", "target", "tables", "as", "into_database", "keys", "key_from", "key_to", "base", "verify",
+        "accept_losses", "dry_run",
+    }
+)  # fmt: skip
 
 
 def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
@@ -265,27 +296,55 @@ def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., Rest
 
 
 def plan_restore(form: RestoreForm) -> dict[str, Any]:
-    """What a restore would read and do, bounded; ``shown``: the plan as Markdown; ``question``: what is approved."""
-    from pumphouse.restore.parts import PartsPlan
-    from pumphouse.restore.plan import LATEST, parse_moment
+    """What a restore would read and do, bounded, and what its approval needs.
 
-    settings, _, run = _restore_job(form)
+    ``shown``: the plan as Markdown. ``question``: what is approved. ``server``: the name to type where ``loses``, what
+    would be dropped, says anything.
+    """
+    from pumphouse.restore.plan import LATEST, parse_moment
+    from pumphouse.restore.told import as_markdown, as_text, plan_told, question
+
+    settings, into, run = _restore_job(form)
     with _parts(settings) as parts:
         moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
         base = parts.moment(form.base).ts if form.base else None
     report = run(to=moment, base=base, dry_run=True)
-    then = tso.show(report.plan.to)
-    log.info("restore_moment", asked=form.to, moment=then, archive_end=moment is None)
+    if form.verify:
+        from pumphouse.runs.proof import plan_proof
+
+        report = replace(report, proving=plan_proof(settings, report, into=into))
+    check, facts = report.check, list(plan_told(report, latest=moment is None))
+    for line in as_text(facts):
+        _say(line)
     found = report.to_dict()
-    facts = plan_facts(found)
-    for line in (f"{name}: {value}" for name, value in facts):
-        log.info(line)
     # What is shown names kinds of DDL; their texts stay in the archive.
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
-    question = f"Replace the data of {form.target} by the state of {then}?"
-    if isinstance(report.plan, PartsPlan):
-        question = f"Restore {report.plan.said()} as of {then}, beside what {form.target} has?"
-    return {**xcom.bounded(found), "question": question, "shown": markdown(facts)}
+    return {
+        **xcom.bounded(found),
+        "question": question(report, form.target),
+        "shown": as_markdown(facts),
+        "server": "" if check is None else check.server,
+        "loses": "" if check is None else check.lost(),
+    }
+
+
+def digest_of(plan: Mapping[str, Any]) -> str:
+    """SHA-256 of what `plan_restore` left; UsageError where that was another release."""
+    if missing := sorted({"plan", "target", "question", "shown", "server", "loses"}.difference(plan)):
+        raise UsageError(
+            f"what the task plan left is of another release: it has no {', '.join(missing)}",
+            hint="clear the whole run, not this task alone",
+        )
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def require_approved(plan: Mapping[str, Any], digest: str | None) -> None:
+    """RestoreError where this is not the plan of that digest, which somebody saw."""
+    if digest_of(plan) != digest:
+        raise RestoreError(
+            "the plan changed since it was shown for approval: nothing was changed by this task",
+            hint="trigger the restore again, or clear the whole run",
+        )
 
 
 def _shown(plan: dict[str, Any]) -> ShownPlan:
@@ -297,22 +356,28 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 
 
 @ordinary_stderr()
-def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str) -> dict[str, Any]:
-    """Carry out the plan that was shown, and no other.
+def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None) -> dict[str, Any]:
+    """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`.
 
-    Who approved the plan approved the server in it: the connection must still name that one.
+    Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
+    where it held nothing, but for what a run of this plan that has not ended put there.
     """
     from pumphouse.loader.apart import server_name
     from pumphouse.restore.check import named_target
 
+    require_approved(plan, approved)
     settings, into, run = _restore_job(form)
-    server = str(plan["check"]["server"])
-    if form.tables and server_name(named_target(settings, into)) != server:
+    server = str(plan["server"])
+    if server_name(named_target(settings, into)) != server:
         raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
-    typed = {} if form.tables else {"replace": server}
-    done = run(shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, **typed).to_dict()
-    done["plan"]["ddls"] = len(done["plan"]["ddls"])
-    return xcom.bounded(done)
+    typed = {} if form.tables else {"replace": server if plan["loses"] else ""}
+    done = run(
+        shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
+    )
+    _say(said.restored(done))
+    found = done.to_dict()
+    found["plan"]["ddls"] = len(found["plan"]["ddls"])
+    return xcom.bounded(found)
 
 
 @ordinary_stderr()
@@ -322,11 +387,12 @@ def verify_restore(plan: dict[str, Any], form: RestoreForm) -> dict[str, Any]:
 
     settings, into, run = _restore_job(form)
     done = run(shown=_shown(plan), dry_run=True, plan_only=True)
-    return proof_told(prove_restored(settings, done, into=into))
+    return proof_told(prove_restored(settings, done, into=into, progress=Told()))
 
 
 def proof_told(proof: Proof) -> dict[str, Any]:
-    """A proof without any row."""
+    """A proof without any row; its sentence is in the log."""
+    _say(said.proved(proof))
     found = proof.summary()
     return xcom.bounded({**found, "different": [each["table"] for each in found["different"]]})
 
@@ -371,7 +437,10 @@ def drill_server(
     if at:
         with _parts(settings) as parts:
             moment = parts.moment(at).ts
-    done = drill.run(settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id)
+    done = drill.run(
+        settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id, progress=Told()
+    )
+    _say(said.drilled(done.drill))
     return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
 
 
@@ -395,8 +464,8 @@ def server_settings(conn_id: str) -> tuple[Settings, Place]:
 
 
 @ordinary_stderr()
-def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:
-    """Load (checkpoint, min(end, stop)] onto a restored target; nothing to do where the checkpoint is there already.
+def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -> dict[str, Any]:
+    """Load (checkpoint, min(end, until)] onto a restored target; nothing to do where the checkpoint is there already.
 
     Intervals may come in any order: what lies between the checkpoint and this one's start is loaded too, as an
     interval before it that has not run yet would have been. So nothing is left out, and none waits for another.
@@ -405,15 +474,15 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
     from pumphouse.loader.target import TargetConnection
     from pumphouse.runs import load
 
-    settings = settings_from(downstream=str(conf["target"]))
+    settings = settings_from(downstream=target)
     with _parts(settings) as parts:
-        stop = parts.moment(str(conf["stop"])).ts if conf.get("stop") else tso.MAX_TSO
+        stop = parts.moment(until).ts if until else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
     with TargetConnection.open(settings.target) as connection:
         found = state.read(connection, settings.load.task)
     if found is None:
         raise GapError(
-            f"target {conf['target']!r} has no checkpoint to go on from",
+            f"target {target!r} has no checkpoint to go on from",
             hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
         )
     checkpoint = found.ts
@@ -425,7 +494,8 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
             archive_end=stop,
         )
     if checkpoint >= upto and found.state is state.TargetState.READY:
+        _say(f"nothing to do: the target is at {tso.show(checkpoint)} already")
         return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
-    return xcom.bounded(
-        load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id).to_dict()
-    )
+    done = load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told())
+    _say(said.loaded(done))
+    return xcom.bounded(done.to_dict())

@@ -15,14 +15,13 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, ValidationError
 from pydantic_core import core_schema as schemas
 
+from binlog_airflow.lines import EXACT, is_tso
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 
 T = TypeVar("T")
 # What a report may have of each: entries of a list or a dictionary, letters of a text.
 _ENTRIES, _LETTERS = 50, 500
-# JavaScript's numbers are exact up to here.
-_EXACT = 2**53
 
 
 def dump(value: Any) -> dict[str, Any]:
@@ -47,7 +46,8 @@ def read(kind: type[T], data: Any) -> T:
 def bounded(report: dict[str, Any]) -> dict[str, Any]:
     """A report as XCom and asset events carry it: no number that a browser rounds, no list or text without an end.
 
-    TSOs become strings. Of long lists and dictionaries the first entries stay, and one that counts the rest.
+    TSOs become strings, with their clock time beside them (``end``, ``end_time``). Of long lists and dictionaries the
+    first entries stay, and one that counts the rest.
     """
     found: dict[str, Any] = _bounded(report)
     return found
@@ -55,16 +55,27 @@ def bounded(report: dict[str, Any]) -> dict[str, Any]:
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {str(name): _bounded(each) for name, each in list(value.items())[:_ENTRIES]}
+        kept: dict[str, Any] = {}
+        for name, each in list(value.items())[:_ENTRIES]:
+            kept[str(name)] = _bounded(each)
+            if _is_rounded(each) and is_tso(each):
+                kept[f"{str(name).removesuffix('_ts')}_time"] = clock_time(each)
         return kept | ({"…": f"and {len(value) - _ENTRIES} more"} if len(value) > _ENTRIES else {})
     if isinstance(value, list | tuple | set):
         listed = [_bounded(each) for each in list(value)[:_ENTRIES]]
         return listed + ([f"and {len(value) - _ENTRIES} more"] if len(value) > _ENTRIES else [])
     if isinstance(value, str):
         return value if len(value) <= _LETTERS else f"{value[:_LETTERS]}…"
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT:
-        return str(value)
-    return value
+    return str(value) if _is_rounded(value) else value
+
+
+def _is_rounded(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) > EXACT
+
+
+def clock_time(ts: int) -> str:
+    """``2026-11-21 07:30:00.123Z``; '' for what is none."""
+    return show(ts).partition(" (")[2].removesuffix(")")
 
 
 def _schema(kind: Any) -> CoreSchema:

@@ -258,7 +258,7 @@ def test_every_address_is_a_service_and_a_port_that_it_listens_on() -> None:
             assert int(port.rpartition(":")[2]) in _listens_on(name), f"{name}: {port}"
     for url in urls:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "mysql", "spark", "postgresql+psycopg"):
+        if parts.scheme in ("http", "mysql", "spark"):
             assert parts.hostname in SERVICES, url
             assert parts.port in _listens_on(parts.hostname), url
             seen += 1

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from tests.support.madearchive import MadeSource, column, target_rows
 
 pytestmark = [pytest.mark.row("R1", "O1"), pytest.mark.timeout(600)]
 _MINUTE = 60_000
+# The process that asked has ended by then, as for a reader: LocalExecutor takes a task answered before for killed.
+_READ_S = 5.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -182,6 +184,34 @@ class World:
         # Airflow may ask once more (`wait_for_run`), and then the same.
         return run_id, str(ended["state"]), [*dict.fromkeys(asked)]
 
+    def asking(self, to: int) -> tuple[str, dict[str, Any]]:
+        """A whole restore by hand that waits for its answer: its run, and the question."""
+        self.api.unpause("binlog_restore")
+        run_id = self.api.trigger("binlog_restore", {"to": str(to), "dry_run": False})
+        return run_id, self._question(run_id)
+
+    def answer(self, run_id: str, option: str, **typed: str) -> None:
+        """Press a button, once the process that asked has ended; returns when that is taken, or asked again."""
+        time.sleep(_READ_S)
+        self.api.call("PATCH", self._path(run_id), {"chosen_options": [option], "params_input": typed})
+        limit = time.monotonic() + 120
+        while self.states("binlog_restore", run_id)["approve"] not in ("success", "failed"):
+            detail = self.api.call("GET", self._path(run_id))
+            if self.states("binlog_restore", run_id)["approve"] == "awaiting_input" and not detail["response_received"]:
+                return
+            assert time.monotonic() < limit
+            time.sleep(0.5)
+
+    def _question(self, run_id: str) -> dict[str, Any]:
+        limit = time.monotonic() + 120
+        while self.states("binlog_restore", run_id)["approve"] != "awaiting_input":
+            assert time.monotonic() < limit, watch.failure(self.api, "binlog_restore", run_id)
+            time.sleep(0.5)
+        return dict(self.api.call("GET", self._path(run_id)))
+
+    def _path(self, run_id: str) -> str:
+        return f"/dags/binlog_restore/dagRuns/{quote(run_id)}/taskInstances/approve/-1/hitlDetails"
+
     def states(self, dag_id: str, run_id: str) -> dict[str, str]:
         return {task["task_id"]: task["state"] for task in self.api.tasks(dag_id, run_id)}
 
@@ -266,15 +296,14 @@ def test_the_order_is_ours_whatever_the_flags(world: World, flags: list[str]) ->
     assert world.rows() == world.then[stop]
 
 
-def test_a_run_without_a_target_in_its_conf_does_nothing(world: World) -> None:
+def test_a_backfill_without_conf_names_no_server_and_writes_to_none(world: World) -> None:
     world.restore()
     world.api.unpause("binlog_apply")
-    two_days = timedelta(days=2).total_seconds() * 1000
-    earlier = tso.compose(int(tso.physical_ms(world.moments[0]) - two_days))
-    idle = world.backfill(*world.flags(earlier, earlier))
-    assert [r["state"] for r in idle] == ["success"]
-    assert [t["state"] for t in world.api.tasks("binlog_apply", idle[0]["dag_run_id"])] == ["skipped"]
-    assert world.checkpoint() == world.moments[0]
+    minutes = world.moments
+    runs = world.backfill(*world.flags(minutes[0], minutes[1]), "--reprocess-behavior", "completed")
+    assert [r["state"] for r in runs] == ["failed"] * 2
+    assert "no target is named" in world.api.log("binlog_apply", runs[0]["dag_run_id"], "apply", 1)
+    assert world.checkpoint() == minutes[0]
 
 
 @pytest.mark.row("R3", "R4")
@@ -287,7 +316,8 @@ def test_tables_come_back_by_the_form_beside_what_the_target_has_and_are_proved(
         verify=True, dry_run=False,
     )  # fmt: skip
     assert state == "success", watch.failure(world.api, "binlog_restore", run)
-    assert asked == [f"Restore d.t as d.t_then as of {tso.show(tso.Tso(at))}, beside what pumphouse_restore has?"]
+    moment = f"{tso.to_datetime(at):%Y-%m-%d %H:%M:%SZ}"
+    assert asked == [f"Restore d.t as d.t_then as of {moment} -> pumphouse_restore"]
     assert world.rows()["t_then"] == world.then[at]["t"]
     assert world.checkpoint() == world.moments[0], "what was there stays where it is"
     proof = world.api.result("binlog_restore", run, "verify", key="proven")
@@ -322,6 +352,54 @@ def test_some_rows_of_a_table_come_back_by_the_form_and_are_proved(world: World)
         assert len(rows) == len(chosen)
         assert world.rows()[called.removeprefix("d.")] == rows
         assert world.api.result("binlog_restore", run, "verify", key="proven")["equal"] == 1
+
+
+@pytest.mark.row("R2")
+def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_run(world: World) -> None:
+    world.restore()
+    server, at = server_name(world.target), sorted(world.then)[3]
+    run, question = world.asking(at)
+    assert question["subject"] == f"Restore to {tso.to_datetime(at):%Y-%m-%d %H:%M:%SZ} -> pumphouse_restore"
+    assert "it holds d (1 table, about" in question["body"]
+    assert question["params"]["server"]["schema"]["title"] == f"Type {server}"
+    before = world.rows()
+    for typed in ({"server": "127.0.0.1:3306"}, {}):
+        world.answer(run, "Approve", **typed)
+        assert "asking again" in world.api.log("binlog_restore", run, "approve", 1)
+        assert world.rows() == before
+    world.answer(run, "Approve", server=f" {server} ")
+    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "success"
+    assert (world.rows(), world.checkpoint()) == (world.then[at], at)
+    told = world.api.log("binlog_restore", run, "restore", 1)
+    assert re.search(rf"restored 1 table, \d+ rows put, to {re.escape(tso.show(tso.Tso(at)))} in \d+ s on ", told), told
+    assert "Returned value was" not in told
+
+    run, _ = world.asking(world.moments[0])
+    world.answer(run, "Reject")
+    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "failed"
+    states = world.states("binlog_restore", run)
+    assert states == {"plan": "success", "approve": "failed"} | dict.fromkeys(("restore", "verify"), "upstream_failed")
+    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", 1)
+    assert world.checkpoint() == at
+
+
+@pytest.mark.row("R2")
+def test_what_came_to_an_empty_server_after_the_yes_is_not_dropped_by_another_try(world: World) -> None:
+    with TargetConnection.open(world.target) as connection:
+        for name in ("d", "pumphouse"):
+            connection.execute(f"DROP DATABASE IF EXISTS `{name}`")
+    at = sorted(world.then)[3]
+    run, state, _ = world.triggered("binlog_restore", to=str(at), dry_run=False)
+    assert state == "success", watch.failure(world.api, "binlog_restore", run)
+    with TargetConnection.open(world.target) as connection:
+        connection.execute("CREATE TABLE d.precious (id INT)")
+    again = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": ["restore"]}
+    world.api.call("POST", "/dags/binlog_restore/clearTaskInstances", again)
+    world.api.wait_for_run("binlog_restore", run, timeout_s=120)
+    assert world.states("binlog_restore", run)["restore"] == "failed"
+    assert "has data that would be dropped: d (2 tables" in world.api.log("binlog_restore", run, "restore", 2)
+    with TargetConnection.open(world.target) as connection:
+        assert connection.query("SHOW TABLES IN d LIKE 'precious'")
 
 
 @pytest.mark.row("R4")

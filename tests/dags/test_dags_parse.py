@@ -25,6 +25,7 @@ print(json.dumps({
         "file": d.fileloc, "tags": sorted(d.tags), "active": d.max_active_runs, "catchup": d.catchup,
         "timetable": type(d.timetable).__name__, "tasks": {t.task_id: {
             "owner": t.owner, "retries": t.retries, "policy": type(t.retry_policy).__name__,
+            "shows": getattr(t.unmap({"op_kwargs": {"node_id": ""}}) if t.is_mapped else t, "show_return_value_in_logs", False),
             "outlets": [o.name for o in t.outlets], "upstream": sorted(t.upstream_task_ids)} for t in d.tasks},
         "params": {k: v for k, v in d.params.dump().items()},
     } for d in bag.dags.values()},
@@ -82,7 +83,7 @@ def test_schema_load_and_gc_follow_assets(parsed: Any) -> None:
 def test_restore_asks_for_a_moment_and_a_target_and_is_a_dry_run_as_it_opens(parsed: Any) -> None:
     params = parsed["dags"]["binlog_restore"]["params"]
     assert params == {
-        "moment": None, "to": "latest", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False,
+        "to": None, "target": "pumphouse_restore", "dry_run": True, "accept_losses": False,
         "tables": None, "as": None, "into_database": None, "base": None, "verify": False,
         "keys": None, "key_from": None, "key_to": None,
     }  # fmt: skip
@@ -120,8 +121,22 @@ except UsageError as error:
 
 
 @pytest.mark.row("R1")
-def test_apply_has_real_data_intervals_for_backfill(parsed: Any) -> None:
+def test_apply_has_real_data_intervals_for_backfill_and_a_form(parsed: Any) -> None:
     assert parsed["dags"]["binlog_apply"]["timetable"] == "BackfillTimetable"
+    assert parsed["dags"]["binlog_apply"]["params"] == {"target": None, "stop": None}
+
+
+@pytest.mark.row("O1", "A5")
+def test_a_dump_moves_the_archive_and_may_be_of_some_tables(parsed: Any) -> None:
+    dump = parsed["dags"]["binlog_dump"]
+    assert dump["params"] == {"tables": None}
+    assert dump["tasks"]["dump"]["outlets"] == ["pumphouse_archive"]
+
+
+@pytest.mark.row("O1")
+def test_no_task_ends_with_a_dictionary_in_its_log(parsed: Any) -> None:
+    shown = {t["shows"] for dag in parsed["dags"].values() for t in dag["tasks"].values()}
+    assert shown == {False}
 
 
 @pytest.mark.row("O1")

@@ -145,8 +145,14 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
     _, committed = world.pump.transaction(PrewriteValueBuilder(1).build())
     before = world.cluster.tso()
     assert before > committed
-    state, tasks, _ = world.run("binlog_snapshot")
+    state, tasks, said = world.run("binlog_snapshot")
     assert (state, tasks) == ("success", dict.fromkeys(("plan", "nodes", "pull", "commit"), "success"))
+    reached = show(world.archive.end())
+    assert [line for line, _ in said] == [
+        f"the next window goes up to {reached}, from 1 Pump",
+        f"pulled 1 transaction, {said[1][0].split(', ')[1]}, from Pump pump-1: complete to {reached}",
+        f"archived up to {reached}: 1 transaction, 0 row changes, 0 DDL jobs, {said[1][0].split(', ')[1]} in the last window",
+    ]
     assert before < world.archive.end() < world.cluster.tso()
     assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
 
@@ -160,14 +166,16 @@ def test_a_dump_is_taken_by_hand_from_the_source_of_the_connection(world: World)
             "conn_type": "pumphouse_source", "host": server.host, "port": server.port, "login": server.user,
             "password": server.password.get_secret_value(),
         }  # fmt: skip
-        state, tasks, _ = world.run("binlog_dump", **connection_variables({"pumphouse_source": connection}))
+        state, tasks, said = world.run("binlog_dump", **connection_variables({"pumphouse_source": connection}))
     assert (state, tasks) == ("success", {"dump": "success"})
+    assert said[-1][0].startswith("dumped 0 tables, 0 rows")
     assert len(world.archive.bases(world.archive.end())) == 1
 
 
 @pytest.mark.row("R1", "R2")
-def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_logs_the_moment(world: World) -> None:
-    state, tasks, _ = world.run("binlog_restore", retries=0)
+def test_a_restore_by_hand_plans_one_to_the_end_of_the_archive_and_logs_the_moment(world: World) -> None:
+    latest = {"to": "latest"}
+    state, tasks, _ = world.run("binlog_restore", latest, retries=0)
     assert (state, tasks["plan"]) == ("failed", "failed"), "nothing listens where the connection points"
     with mariadb.in_memory() as server:
         connection = {
@@ -175,24 +183,24 @@ def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_
             "password": server.password.get_secret_value(),
         }  # fmt: skip
         there = connection_variables({"pumphouse_restore": connection})
-        state, tasks, said = world.run("binlog_restore", **there)
+        state, tasks, said = world.run("binlog_restore", latest, **there)
         assert (state, tasks) == (
             "success",
             dict.fromkeys(("approve", "restore", "verify"), "skipped") | {"plan": "success"},
         )
         loads = connection_variables({"pumphouse_downstream": connection})
-        state, tasks, _ = world.run("binlog_restore", **there, **loads)
+        state, tasks, _ = world.run("binlog_restore", latest, **there, **loads)
         assert (state, tasks["plan"]) == ("failed", "failed"), "it is the server of loads"
-    assert ["restore_moment", {"asked": "latest", "moment": show(world.archive.end()), "archive_end": True}] in said
+    lines = [event for event, _ in said]
+    assert f"moment    {show(world.archive.end())}, the end of the archive" in lines
+    assert any(line.startswith("drops     ") and line.endswith("it holds nothing that is dropped") for line in lines)
 
 
 @pytest.mark.row("O1")
-def test_an_apply_without_an_interval_fails_and_one_without_a_target_is_skipped(world: World) -> None:
-    state, tasks, _ = world.run("binlog_apply", {"target": "pumphouse_restore"})
+def test_an_apply_without_an_interval_fails_at_once(world: World) -> None:
+    state, tasks, _ = world.run("binlog_apply")
     assert (state, tasks) == ("failed", {"apply": "failed"})
     assert world.tries == {"apply": 1}  # trying again gives it no interval
-    state, tasks, _ = world.run("binlog_apply")
-    assert (state, tasks) == ("success", {"apply": "skipped"})
 
 
 @pytest.mark.row("P11", "O1")
@@ -213,8 +221,11 @@ def test_gc_says_how_far_the_archive_is_ahead_of_a_go_pump_and_fails_at_once_whe
     # An archive of another name than the one that is registered.
     assert "the archive has nothing yet" in unknown
     assert (state, tries) == ("failed", [1])
-    assert [(event, facts["started"]) for event, facts in said] == [("pump_collected", False), ("pump_collected", True)]
-    assert "is not ahead of this Go Pump's GC" in said[0][1]["error"]
+    about_go, about_ours = [event for event, _ in said]
+    assert about_go.startswith("Pump a-go-pump: ")
+    assert "is not ahead of this Go Pump's GC" in about_go
+    assert about_ours.startswith("Pump pump-1: freed 0 files, 0 bytes, up to ")
+    assert about_ours.endswith("; 1 file kept by retention")
 
 
 @pytest.mark.row("P11", "O1")
@@ -256,9 +267,12 @@ def test_gc_that_follows_the_load_tells_the_pumps_what_every_target_has(world: W
         put("two", before + 1)
         done, error, _ = world.follow(**targets)
         assert (done, error) == (
-            {"archive_end": str(end), "checkpoint": str(before + 1), "held_by": ["second"], "unknown": {}},
+            {
+                "archive_end": str(end), "archive_end_time": show(end)[20:-1], "checkpoint": str(before + 1),
+                "checkpoint_time": show(before + 1)[20:-1], "held_by": ["second"], "unknown": {},
+            },
             "",
-        )
+        )  # fmt: skip
         assert consumer.checkpoint(world.cluster, "main") == before + 1
 
 

@@ -70,7 +70,9 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
         api.unpause(dag_id)
     write_up(stack, up_file, {"workload": {"rate": RATE, "processes": [RESOLVER, *workload.writer_names]}})
     say(f"Airflow is up: {stack.airflow.url} (user admin, password in {up_file})")
-    say(f"on the command line: pumphouse --config {stack.config} pumps")
+    say(
+        f"on the command line: export PATH={stack.directory / 'bin'}:$PATH, then `pumphouse status` or `airflow dags list`"
+    )
     found: dict[str, Any] = json.loads(up_file.read_bytes())
     return found
 

@@ -1,5 +1,6 @@
 """Restores on a real MariaDB: to any moment, over whatever is there; killed ones leave the target incomplete."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pumphouse.loader import state
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
-from pumphouse.runs import load
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
 from tests.support.killed import Killed
 from tests.support.loading import restored
@@ -109,6 +110,49 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
     assert load.run(settings).plans == 0
+
+
+@pytest.mark.row("R1", "R2")
+def test_what_a_restore_that_has_not_ended_put_there_needs_no_name_and_all_else_does(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    first = source.cut()
+    churn.work(5)
+    end = source.cut()
+    unnamed = functools.partial(restore.run, settings, into="target", dry_run=False)
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(state, "set_state", die)
+        unnamed(to=end)
+    for other in ({"to": first}, {"to": end, "anew": True}):
+        with pytest.raises(RestoreError, match="has data that would be dropped"):
+            unnamed(**other)
+    own_target = restore.own_target
+
+    def ended_by_another(*args: Any, **more: Any) -> Any:
+        patch.undo()
+        restored(settings, to=end, dry_run=False)
+        return own_target(*args, **more)
+
+    target.execute("CREATE TABLE d.others (id INT)")
+    with monkeypatch.context() as patch, pytest.raises(RestoreError, match="has data that would be dropped"):
+        patch.setattr(restore, "own_target", ended_by_another)
+        unnamed(to=end)
+    assert target.query("SHOW TABLES IN d LIKE 'others'")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(state, "set_state", die)
+        restored(settings, to=end, dry_run=False)
+    assert unnamed(to=end).load.resumed
+    assert target_rows(target) == source.snapshot()
+    with pytest.raises(RestoreError, match="has data that would be dropped"):
+        unnamed(to=end)
 
 
 @pytest.mark.row("R1", "L6")

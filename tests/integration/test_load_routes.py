@@ -319,6 +319,7 @@ def test_a_change_of_routes_is_refused_where_rows_are_and_a_restore_builds_the_t
     moved = ruled(settings, LOGS)
     done = restored(moved, to=end, dry_run=False)
     assert done.check is not None
+    assert done.check.beside == ("e",)
     assert ("e", 2) in [(each.database, each.tables) for each in done.check.holds]
     assert ("e",) not in target.query("SHOW DATABASES")
     assert target_rows(target) == {"t": source.snapshot()["t"]}

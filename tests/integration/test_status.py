@@ -96,6 +96,9 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     status = look(mine)
     (row,) = status.targets
     assert (row.task, row.at, row.state, row.held_by) == ("main", end, "ready", "")
+    assert row.lag_s is not None
+    restored = look(mine.model_copy(update={"target": TargetSettings(), "restore_target": mine.target})).targets
+    assert [(each.section, each.at, each.lag_s) for each in restored] == [("restore_target", end, None)]
     (one,) = status.pumps
     assert (one.answers, one.silent, one.state, one.problem) == (True, False, "online", "")
     assert one.available_bytes
@@ -378,6 +381,7 @@ def test_nothing_to_do_is_exit_code_0_and_a_password_is_never_shown(
     assert pump.node_id in command(tmp_path, mine).output
     done = command(tmp_path, mine)
     assert (done.exit_code, "all is well" in done.output) == (0, True), done.output
+    assert "pumphouse-main  reads now and then" in done.output
     wrong = server.model_copy(update={"password": SecretStr("wr0ng")})
     refused = command(tmp_path, mine.model_copy(update={"target": wrong}))
     assert refused.exit_code == 4

@@ -105,9 +105,7 @@ class AirflowServer:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            # One driver for both: what Airflow would take for the second is another one.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.url,
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
@@ -123,6 +121,8 @@ class AirflowServer:
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            # It warns of every connection type with an underscore, which are most.
+            "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "airflow.models.connection.Connection=ERROR",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             # The parts serve each other's logs on ports that must be ours alone.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._log_ports[0]),

@@ -131,7 +131,7 @@ class AirflowApi:
         """Wait until a run has ended; returns it.
 
         A task that asks somebody gets what ``asked(task_id, subject)`` says, an option by its name, as by the buttons
-        under Required Actions. The answer waits for the process that asked to end, as a reader of the question would:
+        under Required Actions, and in each field what its title says to type. The answer waits for the process that asked to end, as a reader of the question would:
         LocalExecutor takes a task that is answered before that for killed, and Airflow asks again.
         """
         limit = time.monotonic() + timeout_s
@@ -148,8 +148,9 @@ class AirflowApi:
                     if time.monotonic() < since + _READ_S * attempt:
                         continue
                     path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task['task_id']}/-1/hitlDetails"
-                    option = asked(task["task_id"], self.call("GET", path)["subject"])
-                    self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
+                    question = self.call("GET", path)
+                    option = asked(task["task_id"], question["subject"])
+                    self.call("PATCH", path, {"chosen_options": [option], "params_input": _typed(question)})
             if time.monotonic() > limit:
                 states = ", ".join(f"{task['task_id']} {task['state']} (try {task['try_number']})" for task in tasks)
                 raise StackError(
@@ -160,7 +161,7 @@ class AirflowApi:
     def put_connections(self, connections: Mapping[str, Mapping[str, Any]]) -> None:
         """Create these connections, or overwrite them: id -> ``conn_type, host, port, login, password, extra``."""
         entities = [
-            {"connection_id": name, **fields, "extra": json.dumps(fields.get("extra") or {})}
+            {"connection_id": name, **fields, "extra": json.dumps(fields["extra"]) if fields.get("extra") else None}
             for name, fields in connections.items()
         ]
         create = {"action": "create", "entities": entities, "action_on_existence": "overwrite"}
@@ -219,6 +220,10 @@ class AirflowApi:
         with _OPENER.open(request, timeout=self.timeout_s) as answer:
             text = answer.read()
         return json.loads(text) if text else None
+
+
+def _typed(question: Mapping[str, Any]) -> dict[str, str]:
+    return {name: field["schema"]["title"].removeprefix("Type ") for name, field in question["params"].items()}
 
 
 def _quote(run_id: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,17 @@ class LocalStack:
         }
         self.airflow.connections = self.connections()
         self.airflow.start()
+        self._write_command("airflow", ["-m", "airflow"], self.airflow.variables())
+        self._write_command("pumphouse", ["-m", "pumphouse", "--config", str(self.config)], {})
+
+    def _write_command(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """``bin/NAME``: that command for this stack, from any directory. It may hold keys."""
+        path = self.directory / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        said = [f"export {each}={shlex.quote(value)}" for each, value in environment.items()]
+        command = shlex.join([sys.executable, *words])
+        lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", *said, f'exec {command} "$@"']
+        write_atomic(path, ("\n".join(lines) + "\n").encode(), mode=0o700)
 
     def stop(self) -> list[str]:
         """End every process; returns the names of those that ran."""

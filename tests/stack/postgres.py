@@ -51,8 +51,11 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Address for SQLAlchemy; there is no password in it, the socket's directory keeps others out."""
-        return f"postgresql+psycopg://{DATABASE}@/{DATABASE}?host={quote(str(self._socket_dir))}"
+        """Address for SQLAlchemy; there is no password in it, the socket's directory keeps others out.
+
+        By the driver that Airflow's own queries are written for: by psycopg 3 PostgreSQL refuses that of the asset graph.
+        """
+        return f"postgresql+psycopg2://{DATABASE}@/{DATABASE}?host={quote(str(self._socket_dir))}"
 
     def start(self) -> Self:
         """Make the data directory and the database if there are none, start, wait until it answers."""

@@ -1,17 +1,15 @@
 """What a new user does in Airflow's pages, in headless Chromium; what comes of it is compared by SQL.
 
-Unpause, see windows flow, a dry run by the form as it opens, an approved restore, the documented backfill twice. The
+Unpause, see windows flow, a dry run by the form, an approved restore, the documented backfill twice. The
 screenshots stay in build/ui.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -41,6 +39,7 @@ SETTINGS = {
 PARTS = ("api-server", "scheduler", "dag-processor")
 _MINUTE_MS = 60_000
 _READ_S = 10.0
+_MOMENT = "//*[@role='dialog']//input[@name='element_to']"
 
 
 class User:
@@ -87,9 +86,7 @@ class User:
         limit = time.monotonic() + 120
         while True:
             done = subprocess.run(
-                [sys.executable, "-m", *words],
-                env={**os.environ, **self.stack.airflow.variables()},
-                cwd=self.stack.airflow.home,
+                [self.stack.directory / "bin" / words[0], *words[1:]],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -163,9 +160,17 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         pages.says("pump-1", "pump-2")
         pages.shoot("a-pull-is-named-by-its-pump")
 
+        # From the archive's asset to what it moves, as a graph.
+        pages.open("/assets")
+        pages.click("//a[.='pumphouse_archive']")
+        for name in ("binlog_snapshot", "binlog_schema", "pump_gc"):
+            pages.find(f"//*[contains(@class, 'react-flow__node')][contains(., '{name}')]")
+        pages.shoot("asset-graph")
+
         # The form as it opens.
         pages.form(watch.RESTORE)
         pages.shoot("form-as-it-opens")
+        pages.fill(_MOMENT, "latest")
         pages.send("Trigger")
         user.wait(lambda: api.runs(watch.RESTORE), "the dry run")
         dry = user.newest()
@@ -173,12 +178,12 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         assert user.states(dry) == dict.fromkeys(("approve", "restore", "verify"), "skipped") | {"plan": "success"}
         assert user.schemas("restore") == set()
         pages.open(f"/dags/{watch.RESTORE}/runs/{dry}/tasks/plan")
-        pages.says("databases that are dropped there and built again")
+        pages.says("it holds nothing that is dropped")
         pages.shoot("plan-of-the-dry-run")
 
         # The restore: to the mark, approved by a click.
         pages.form(watch.RESTORE)
-        pages.fill("//*[@role='dialog']//input[@name='element_to']", str(int(mark.ts)))
+        pages.fill(_MOMENT, str(int(mark.ts)))
         pages.click("//*[@role='dialog']//label[@id='switch:element_dry_run']")
         pages.shoot("form-of-a-restore")
         pages.send("Trigger")
@@ -187,8 +192,8 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
         assert user.schemas("restore") == set()
         pages.open("/required_actions")
-        pages.click("//a[contains(., 'Replace the data of pumphouse_restore')]")
-        pages.says(tso.show(mark.ts), "databases that are dropped there and built again", "Approve", "Reject")
+        pages.click("//a[contains(., '-> pumphouse_restore')]")
+        pages.says(tso.show(mark.ts), "it holds nothing that is dropped", "Approve", "Reject")
         pages.shoot("approval")
         # Airflow asks again where the answer comes before the process that asked has ended: nobody reads that fast.
         time.sleep(_READ_S)
@@ -218,3 +223,19 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         pages.open(f"/dags/{watch.APPLY}")
         pages.says("backfill (* * * * *)")
         pages.shoot("backfilled-twice")
+
+        # A restore over what is there by now asks for the server's name; a no changes nothing, and is a failed run.
+        pages.form(watch.RESTORE)
+        pages.fill(_MOMENT, "latest")
+        pages.click("//*[@role='dialog']//label[@id='switch:element_dry_run']")
+        pages.send("Trigger")
+        user.wait(lambda: len(api.runs(watch.RESTORE)) > 2, "another restore")
+        run_id = user.newest()
+        user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
+        pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
+        pages.says("it holds shop (", f"Type 127.0.0.1:{stack.dsn('restore').port}")
+        pages.shoot("approval-over-data")
+        time.sleep(_READ_S)
+        pages.click("//button[@data-testid='hitl-option-Reject']")
+        assert user.ended(run_id) == "failed"
+        assert watch.read_checkpoint(stack.dsn("restore")) == end

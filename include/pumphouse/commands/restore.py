@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +13,7 @@ import click
 
 from pumphouse.archive.objects import script
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.clock import duration
-from pumphouse.commands.load import NOT_WHOLE, moment, naming, print_load, print_losses, print_steps
+from pumphouse.commands.load import NOT_WHOLE, moment, naming, print_load, print_losses
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
 from pumphouse.durable import new_private
@@ -25,12 +23,10 @@ from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Into, Place
 from pumphouse.restore.parts import Chosen, PartsPlan
-from pumphouse.restore.plan import LATEST, RestorePlan, parse_moment
-from pumphouse.restore.report import ProofPlan, RestoreReport
+from pumphouse.restore.plan import LATEST, parse_moment
+from pumphouse.restore.report import RestoreReport
+from pumphouse.restore.told import as_text, plan_told
 from pumphouse.settings import Settings
-
-# Lines of one kind in a plan that fits a screen.
-_MOST = 20
 
 
 @click.command()
@@ -308,94 +304,6 @@ def _print_restored(done: RestoreReport) -> None:
     print_losses(load.losses)
 
 
-# -- the plan -----------------------------------------------------------------------------------------------------
-
-
 def _print_plan(report: RestoreReport, *, latest: bool, verbose: bool) -> None:
-    plan, most = report.plan, 0 if verbose else _MOST
-    click.echo(f"target    {report.target}")
-    if report.check is not None:
-        click.echo(f"server    {report.check.version}")
-        for note in report.check.notes:
-            click.echo(f"  ! not compared with {note}")
-    if report.before and report.followed is not None:
-        click.echo(f"moment    {show(plan.to)}: restored by an earlier run; nothing is dropped (--anew: restore again)")
-        click.echo("steps")
-        print_steps(report.followed)
-        _print_proving(report.proving, most)
-        return
-    click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
-    click.echo(
-        f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows:,} rows, {plan.base_bytes:,} bytes"
-    )
-    cut = ", the last one in part" if any(window.cut for window in plan.windows) else ""
-    click.echo(f"windows   {len(plan.windows)}{cut}: {plan.rows:,} row changes, {plan.bytes:,} bytes")
-    if report.estimate_s is not None:
-        click.echo(f"time      about {duration(report.estimate_s)}, by the rate of the last drills")
-    if verbose:
-        for window in plan.windows:
-            each = f"({show(window.start)}, {show(window.end)}]  {window.segments} segments, {window.rows:,} changes"
-            click.echo(f"  {each}{'  cut at the moment' if window.cut else ''}")
-    kinds = Counter(ddl.action for ddl in plan.ddls)
-    click.echo(
-        f"DDLs      {len(plan.ddls)}{': ' * bool(kinds)}{', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}"
-    )
-    for ddl in plan.ddls if verbose else ():
-        click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
-    click.echo(f"tables    {plan.tables} then")
-    _print_some([f"{size.table}  {size.rows:,} rows, {size.changes:,} changes" for size in plan.sizes], most)
-    if isinstance(plan, PartsPlan):
-        _print_parts(plan, most)
-    else:
-        _print_whole(report, plan, most)
-    _print_some([f"! {each}" for each in plan.idle], most)
-    click.echo("steps")
-    print_steps(report.load)
-    if report.followed is not None:
-        print_steps(report.followed)
-    _print_proving(report.proving, most)
-    print_losses(plan.losses)
-
-
-def _print_proving(proving: ProofPlan | None, most: int) -> None:
-    if proving is None:
-        return
-    about = "" if proving.estimate_s is None else f", about {duration(proving.estimate_s)} by the last drills"
-    click.echo(f"proof     as of {show(proving.at)}: {len(proving.tables)} tables, {proving.bytes:,} bytes{about}")
-    _print_some([f"{name}  {size:,} bytes" for name, size in proving.tables.items()], most)
-    _print_some([f"! {name} would be unproven: {why}" for name, why in proving.unproven.items()], most)
-
-
-def _print_parts(plan: PartsPlan, most: int) -> None:
-    click.echo("creates")
-    _print_some([f"{each.table} as {'.'.join(each.place)}" for each in plan.placed], most)
-    if plan.along:
-        click.echo("reads     also tables whose rows came into these, and gives them no place")
-        _print_some(plan.along, most)
-    _print_some([f"! {note}" for note in plan.left], most)
-    click.echo("drops     nothing")
-    click.echo("leaves    all that is there, triggers and foreign keys included")
-
-
-def _print_whole(report: RestoreReport, plan: RestorePlan, most: int) -> None:
-    held = "" if report.check is None else f"; it holds {report.check.held() or 'nothing that is dropped'}"
-    click.echo(f"drops     {', '.join(plan.databases) or '(no databases)'}{held}")
-    click.echo(f"creates   {', '.join(plan.made) or '(no databases)'}")
-    click.echo("leaves    every other database")
-    if isinstance(report.lacks, str):
-        click.echo(f"lacks     {report.lacks}")
-    else:
-        click.echo(f"lacks     {report.lacks.counts() or 'nothing that the dump saw'}; as text: --objects FILE")
-        _print_some([f"{each.kind} {each.name}" for each in report.lacks.objects], most)
-        _print_some([f"! not kept: {each}" for each in report.lacks.unseen], most)
-    _print_some([f"! by a rule: {what} ({why})" for what, why in plan.left_out.items()], most)
-    routes = (*plan.routes.databases, *plan.routes.tables)
-    _print_some([f"! by a rule: {name} is called {there} there" for name, there in routes], most)
-
-
-def _print_some(lines: Sequence[str], most: int) -> None:
-    """The first of these lines; 0 = all."""
-    for line in lines[: most or None]:
-        click.echo(f"  {line}")
-    if most and len(lines) > most:
-        click.echo(f"  and {len(lines) - most} more")
+    for line in as_text(plan_told(report, latest=latest, verbose=verbose)):
+        click.echo(line)

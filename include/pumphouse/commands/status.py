@@ -9,8 +9,9 @@ import click
 
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import print_table
+from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
-from pumphouse.status.report import PumpState, Status
+from pumphouse.status.report import ConsumerStatus, PumpState, Status
 
 
 @click.command()
@@ -106,7 +107,7 @@ def _print(found: Status) -> None:
             [
                 (
                     each.node_id,
-                    each.state + (", stale" if each.stale else ""),
+                    _consumer_state(each),
                     _moment(each.checkpoint) if each.holds_gc else "-",
                     f"{_ago(each.age_s)} ago",
                 )
@@ -131,6 +132,11 @@ def _mute(pump: PumpState) -> str:
 
 def _moment(ts: Tso | None) -> str:
     return "-" if ts is None else show(ts)
+
+
+def _consumer_state(consumer: ConsumerStatus) -> str:
+    reads = consumer.reader and consumer.state == NodeState.PAUSED
+    return ("reads now and then" if reads else consumer.state) + (", stale" if consumer.stale else "")
 
 
 def _ago(seconds: float | None) -> str:

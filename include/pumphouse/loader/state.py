@@ -137,6 +137,14 @@ def is_ready_with(connection: TargetConnection, task: str, digest: str) -> bool:
     return found is not None and found.state is TargetState.READY
 
 
+def has_begun(connection: TargetConnection, task: str, digest: str) -> bool:
+    """Whether the steps of that digest have begun on a task's target, and left it incomplete."""
+    if recorded(connection, task).digest != digest:
+        return False
+    found = read(connection, task)
+    return found is not None and found.state is TargetState.INCOMPLETE
+
+
 def read(connection: TargetConnection, task: str) -> Checkpoint | None:
     """A task's checkpoint, or None."""
     return next((found for found in read_all(connection) if found.task == task), None)

@@ -65,6 +65,7 @@ class TargetCheck:
         holds: databases with tables in them that would be dropped.
         loads: what stands there of loads, in words: a restore forgets it.
         notes: what could not be found out, one sentence each.
+        beside: databases that loads made there by other rules, which the plan does not name: they are dropped, too.
     """
 
     server: str
@@ -72,11 +73,13 @@ class TargetCheck:
     holds: tuple[Dropped, ...]
     loads: tuple[str, ...]
     notes: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
-    def require_named(self, typed: str, *, follow: bool = False) -> None:
+    def require_named(self, typed: str, *, follow: bool = False, own: bool = False) -> None:
         """RestoreError unless the server holds nothing that is lost, or somebody typed its name.
 
-        ``follow``: the state of another load counts, too.
+        ``follow``: the state of another load counts, too. ``own``: what it holds is this restore's own, from a run that
+        has not ended.
         """
         if typed and typed != self.server:
             raise RestoreError(
@@ -84,7 +87,7 @@ class TargetCheck:
                 hint=f"look at the settings; is it the right one, type --replace {self.server}",
             )
         lost = self.lost(follow=follow)
-        if lost and not typed:
+        if lost and not typed and not own:
             raise RestoreError(
                 f"{self.server} has data that would be dropped: {lost}",
                 hint=f"if it may go, type the server's name: --replace {self.server}",
@@ -179,6 +182,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
             holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
             loads=tuple(_loads(connection)),
             notes=tuple(notes),
+            beside=tuple(beside),
         )
 
 

@@ -70,7 +70,8 @@ def run(
         run_id: the same id may take over from itself.
         take_over: end another run that holds the target.
         accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
-        replace: the target's name, as ``check.server`` of the report says it: its data may go.
+        replace: the target's name, as ``check.server`` of the report says it: its data may go. What a run of the same
+            steps that has not ended put there goes without.
         anew: a restore to the same moment that did not end begins anew, in place of going on where it stopped.
         plan_only: a dry run that does not look at the target.
         follow: then load on, to the archive's end of that time. One that was killed in its load goes on with that.
@@ -109,17 +110,28 @@ def run(
         with TargetConnection.open(target, owner=not dry_run) as connection:
             # By an earlier run of this command, whose load has not ended: nothing is dropped.
             restored = on is not None and not anew and state.is_ready_with(connection, task, on.digest)
-            owner = None
+            owner, digest = None, plan.steps(given).followed(on).digest()
             if not dry_run:
                 if not restored:
                     plan.require_accepted(accept_losses)
-                    check.require_named(replace, follow=follow)
-                run_id, cluster_id = run_id or new_run_id(), view.genesis.cluster_id
+                    check.require_named(
+                        replace, follow=follow, own=not anew and state.has_begun(connection, task, digest)
+                    )
                 owner = own_target(
-                    connection, task=task, cluster_id=cluster_id, run=run_id, take_over=take_over, any_task=True
+                    connection,
+                    task=task,
+                    cluster_id=view.genesis.cluster_id,
+                    run=run_id or new_run_id(),
+                    take_over=take_over,
+                    any_task=True,
                 )
-                if shown is not None and not restored:
-                    _require_no_later(connection, view)
+                if not restored:
+                    # Under the lock once more: the run that had begun it may have ended it meanwhile.
+                    check.require_named(
+                        replace, follow=follow, own=not anew and state.has_begun(connection, task, digest)
+                    )
+                    if shown is not None:
+                        _require_no_later(connection, view)
             steps = plan.steps(given, places_beside(connection, plan, view)).followed(on)
             if restored:
                 report = report.planned(steps, steps.all_done, dry_run=dry_run)

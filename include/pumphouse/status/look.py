@@ -323,7 +323,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
                 address=where,
                 task=each.task,
                 at=each.ts,
-                lag_s=_behind(each.ts, now),
+                lag_s=None if section == "restore_target" else _behind(each.ts, now),
                 state=str(each.state),
                 reason=each.reason,
                 held_by=held_by,
@@ -374,4 +374,5 @@ def _consumer(node: NodeStatus, stale_s: float, clock: Clock) -> ConsumerStatus:
         age_s=age,
         stale=not node.left and age > stale_s,
         holds_gc=not node.left,
+        reader=not node.host,
     )

@@ -127,7 +127,8 @@ class PumpState:
 class TargetStatus:
     """One load of one target, or a target that has none yet (``task`` '').
 
-    ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now. ``parked``: tables that a rule
+    ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now; None of a server
+    that was restored: nothing keeps it up to date. ``parked``: tables that a rule
     has put in quarantine, and since when and why. ``left_out``: tables that a rule left out which is gone from the
     settings. ``stopped_before``: end of a plan that nobody goes on with. ``failed``: when and how the last load failed.
     ``tables``: how many tables lie there without a checkpoint.
@@ -151,7 +152,10 @@ class TargetStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatus:
-    """Who reads the Pumps, and holds their GC from its checkpoint on."""
+    """Who reads the Pumps, and holds their GC from its checkpoint on.
+
+    ``reader``: an archive, or registered by hand: no process, so that the registry has it as paused all the time.
+    """
 
     node_id: str
     state: str
@@ -159,6 +163,7 @@ class ConsumerStatus:
     age_s: float
     stale: bool
     holds_gc: bool
+    reader: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
