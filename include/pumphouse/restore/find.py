@@ -174,7 +174,9 @@ class _Finder:
         sought = self._sought
         if DDL not in sought.kinds:
             return
-        events = [each for each in self._timeline.ddls(sought.after, sought.upto) if self._is_sought(each)]
+        events = [
+            each for each in self._timeline.ddls(sought.after, sought.upto) if concerns(each, sought, self._chosen)
+        ]
         started = {
             each.commit_ts: each.start_ts for each in self._archive.jobs(self._windows, sought.after, sought.upto)
         }
@@ -194,15 +196,6 @@ class _Finder:
             return table_id in self._chosen or of in self._chosen
         known = self._timeline.versions.get(table_id) or self._timeline.versions.get(of or table_id)
         return not known or not is_system(known[-1].db)
-
-    def _is_sought(self, event: DdlEvent) -> bool:
-        if event.silent:
-            return False
-        named = any(self._sought.names(*side.name) for change in event.changes for side in change.sides)
-        databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
-        whole = any(self._sought.names(name, "*") for name in databases)
-        # Of one with a problem nobody knows what else it changed.
-        return named or whole or bool(event.problem) or bool(event.table_ids & self._chosen)
 
     def _whole(self, parts: Iterator[Found]) -> Iterator[Found]:
         """Transactions, of which each may have come in several parts, that have as many rows as are looked for."""
@@ -298,6 +291,17 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
             "lists those of a moment",
         )
     return frozenset(found)
+
+
+def concerns(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> bool:
+    """Whether a target could see a DDL, and it is of the tables that are looked for; ``tables``: their ids."""
+    if event.silent:
+        return False
+    named = any(sought.names(*side.name) for change in event.changes for side in change.sides)
+    databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
+    whole = any(sought.names(name, "*") for name in databases)
+    # Of one with a problem nobody knows what else it changed.
+    return named or whole or bool(event.problem) or bool(event.table_ids & tables)
 
 
 def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:
