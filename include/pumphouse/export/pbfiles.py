@@ -213,8 +213,8 @@ class PbFiles:
         )  # fmt: skip
         # The note first: the file's name is no other run's from here on, whatever that run reads up to.
         self._claim(note)
-        self._store.put_file(note.name, file.path)
-        file.path.unlink()
+        self._store.put_file(note.name, file.path, move=True)
+        file.path.unlink(missing_ok=True)
         self._number, self._after = self._number + 1, upto
         self._told(note)
 
