@@ -77,9 +77,12 @@ def merged(streams: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
         # Up to here nothing else can come: of each stream what is behind the last row that it has is not known.
         end = min(_last(batch) for batch in held.values())
         ready = {at: _count_upto(batch, end) for at, batch in held.items()}
-        together = pa.concat_batches([held[at].slice(0, count) for at, count in ready.items() if count])
-        order = np.lexsort(tuple(together.column(name).to_numpy() for name in ("part", "start_ts", "commit_ts")))
-        yield together.take(pa.array(order))
+        first, *more = (held[at].slice(0, count) for at, count in ready.items() if count)
+        if more:
+            first = pa.concat_batches([first, *more])
+            order = np.lexsort(tuple(first.column(name).to_numpy() for name in ("part", "start_ts", "commit_ts")))
+            first = first.take(pa.array(order))
+        yield first
         held = {at: batch.slice(ready[at]) for at, batch in held.items() if ready[at] < batch.num_rows}
 
 
