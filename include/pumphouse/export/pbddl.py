@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pumphouse.archive.ddl import ArchivedJob, is_final
+from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.errors import UnknownDdl
 from pumphouse.loader.rules import NO_RULES
 from pumphouse.model.tso import Tso
@@ -60,7 +60,7 @@ def ddls_of(
     Raises:
         UnknownDdl: nothing behind it can be exported.
     """
-    queries = {each.commit_ts: each.query for each in jobs if _is_final(each)}
+    queries = {each.commit_ts: each.query for each in jobs}
     found = []
     for event in map(NO_RULES.ruled, timeline.ddls(after, upto)):
         if event.silent or event.facts.silent or not concerns(event, sought, tables):
@@ -80,11 +80,6 @@ def ddls_of(
             )
         )
     return found
-
-
-def _is_final(archived: ArchivedJob) -> bool:
-    job = archived.parsed()
-    return job is not None and is_final(archived, job)
 
 
 def _texts(event: DdlEvent, queries: Mapping[Tso, bytes]) -> Iterator[bytes]:
