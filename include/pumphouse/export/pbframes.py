@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -90,10 +89,9 @@ class Encoder:
         self._timeline, self._tables = timeline, tables
         self._layouts = Layouts(timeline)
         self._ends = np.array([each.commit_ts for each in timeline.events], np.int64)
-        self._found: dict[tuple[int, int], Wanted | None] = {}
-        self._same: dict[tuple[int, int, str], Wanted] = {}
+        # Of versions that the timeline holds, so their ids stay theirs.
+        self._same: dict[int, Wanted] = {}
         self._shapes: dict[tuple[int, int, int], tuple[RowLayout, EventShape]] = {}
-        self._kept: list[Any] = []  # what the ids in `_shapes` are of
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Frames | Piece]:
         """A batch of `transactions`, in its order. Of a large transaction come its pieces, maybe in several batches.
@@ -171,7 +169,7 @@ class Encoder:
         shapes: dict[tuple[int, int, int], tuple[Wanted, TableVersion]] = {}
         for rows in groups_of(places, found.table_id, found.schema_version, found.op):
             first = rows[0]
-            wanted = self._wanted(int(found.table_id[first]), int(places[first]), int(ts[first]))
+            wanted = self._wanted(int(found.table_id[first]), int(ts[first]))
             if wanted is not None:
                 written = self._timeline.at_version(wanted.table_id, int(found.schema_version[first]))
                 at = id(wanted), id(written), int(found.op[first])
@@ -196,7 +194,6 @@ class Encoder:
             if not layout.columns:
                 raise SchemaError(f"{name} has rows and no column but generated ones: a binlog file cannot say so")
             self._shapes[at] = layout, EventShape.of(wanted.db, wanted.table.name, op, layout)
-            self._kept.append((wanted, written))
         layout, shape = self._shapes[at]
         for block in blocks(found.row_len[rows]):
             part = rows[block]
@@ -213,26 +210,17 @@ class Encoder:
                 ) from error
             yield part, Events(shape, images if op == UPDATE else (images,))
 
-    def _wanted(self, table_id: int, place: int, ts: int) -> Wanted | None:
+    def _wanted(self, table_id: int, ts: int) -> Wanted | None:
         """The table as readers saw it at a commit; None where its rows are not wanted or have no place to go."""
-        if (table_id, place) not in self._found:
-            version = self._timeline.at_ts(table_id, ts)
-            self._found[table_id, place] = None if self._is_out(version) else self._made(version)
-        return self._found[table_id, place]
-
-    def _is_out(self, version: TableVersion) -> bool:
-        return version.dropped or (
-            is_system(version.db) if self._tables is None else version.table.id not in self._tables
-        )
-
-    def _made(self, version: TableVersion) -> Wanted:
-        at = version.table.id, version.schema_version, version.db
-        if at not in self._same:
-            self._same[at] = Wanted(
+        version = self._timeline.at_ts(table_id, ts)
+        if version.dropped or (is_system(version.db) if self._tables is None else version.table.id not in self._tables):
+            return None
+        if id(version) not in self._same:
+            self._same[id(version)] = Wanted(
                 table_id=version.table.id, db=version.db, table=version.table, schema_version=version.schema_version,
                 key=key_columns(version.table), epoch=0,
             )  # fmt: skip
-        return self._same[at]
+        return self._same[id(version)]
 
 
 def _scattered(count: int, parts: Iterator[tuple[Ints, Ints]]) -> Ints:
