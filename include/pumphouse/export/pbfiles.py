@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +61,7 @@ class Note:
         transactions: in it, of those with row changes of the tables.
         changes: row changes in it.
         ddls: in it.
+        table_ids: the tables that ``tables`` of the origin meant when it was written; () where it names none.
     """
 
     origin: Origin
@@ -73,6 +74,7 @@ class Note:
     transactions: int
     changes: int
     ddls: int
+    table_ids: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -107,6 +109,7 @@ def _note(data: dict[str, Any]) -> Note:
         digest=strict.text(data["digest"]),
         from_ts=Tso(strict.integer(data["from_ts"])),
         to_ts=Tso(strict.integer(data["to_ts"])),
+        table_ids=tuple(map(strict.integer, data["table_ids"])),
         **counts,
     )
 
@@ -143,6 +146,7 @@ class PbFiles:
     Args:
         store: the destination.
         origin: of the export.
+        table_ids: of the tables; () = all.
         number: index of the first file.
         after: what it holds begins behind this.
         folder: for the file that is being written.
@@ -154,6 +158,7 @@ class PbFiles:
         self,
         store: ObjectStore,
         origin: Origin,
+        table_ids: tuple[int, ...],
         number: int,
         after: Tso,
         folder: Path,
@@ -161,7 +166,7 @@ class PbFiles:
         told: Callable[[Note], None],
     ) -> None:
         self._store, self._origin, self._folder, self._file_bytes, self._told = store, origin, folder, file_bytes, told
-        self._number, self._after = number, after
+        self._table_ids, self._number, self._after = table_ids, number, after
         self._file: _File | None = None
 
     def add(self, part: Frames | Piece) -> None:
@@ -209,7 +214,7 @@ class PbFiles:
         note = Note(
             origin=self._origin, number=self._number, name=file_name(self._number, file.first), digest=digest,
             size=file.size, from_ts=self._after, to_ts=upto, transactions=file.transactions, changes=file.changes,
-            ddls=file.ddls,
+            ddls=file.ddls, table_ids=self._table_ids,
         )  # fmt: skip
         # The note first: the file's name is no other run's from here on, whatever that run reads up to.
         self._claim(note)
@@ -223,10 +228,10 @@ class PbFiles:
             self._store.put_if_absent(note.key, note.to_json())
         except ObjectExists as error:
             there = Note.from_json(note.key, self._store.get(note.key))
-            if (there.from_ts, there.to_ts) == (note.from_ts, note.to_ts) and there.digest != note.digest:
+            if replace(there, digest="", size=0) == replace(note, digest="", size=0) and there != note:
                 raise StoreError(
-                    f"file {note.number} of {self._store.url} would get other bytes than its note says: another "
-                    "release wrote it",
+                    f"file {note.number} of {self._store.url} would get other bytes than its note says: the archive "
+                    "or the release differs",
                     hint=_REMEDY,
                     key=note.key,
                 ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.restore.find import Sought, tables_called
+from pumphouse.restore.find import Sought, lived_as, tables_called
+
+_OF_ALL = {"origin", "table_ids"}  # what the notes of a destination have in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class ExportReport:
         after: what the files hold begins behind this.
         upto: and goes up to here.
         notes: of the files that this run wrote.
-        refused: DDLs at which Reparo ends, of those that this run wrote.
-        losses: what the archive lacks of what this run read.
+        refused: DDLs at which Reparo ends, of all that the files hold.
+        losses: what the archive lacks of that range.
     """
 
     destination: str
@@ -52,7 +54,7 @@ class ExportReport:
             "from_ts": self.after,
             "to_ts": self.upto,
             "files": [
-                {name: each for name, each in asdict(note).items() if name != "origin"} for note in self.notes
+                {name: each for name, each in asdict(note).items() if name not in _OF_ALL} for note in self.notes
             ],
             "refused_by_reparo": [
                 {"commit_ts": each.commit_ts, "action": each.action, "text": each.text} for each in self.refused
@@ -83,45 +85,70 @@ def export_pb(
         tell: told of each segment.
 
     Raises:
-        UsageError: the destination holds something else, or the range is none of the archive.
+        UsageError: the destination holds something else, or lacks rows of a table that is wanted now; or the range is
+            none of the archive.
+        UnknownTable: no table of the range is called as ``tables`` say.
         UnknownDdl: a DDL of the range cannot be exported; nothing was written.
         ManifestConflict: another export writes to the destination.
     """
-    origin = Origin(cluster_id=archive.cluster_id, archive_id=archive.archive_id, tables=tuple(sorted(tables)))
+    origin = Origin(
+        cluster_id=archive.cluster_id,
+        archive_id=archive.archive_id,
+        tables=tuple(sorted({each.lower() for each in tables})),
+    )
     notes = read_notes(store, origin)
     begin, after = _begin(store, notes, since)
-    lost = [note for note in notes if not _is_there(store, note)]
-    low = min([after, *(note.from_ts for note in lost)])
     genesis = archive.genesis().ts
-    if low < genesis:
+    if begin < genesis:
         raise UsageError(
-            f"the archive begins at {show(genesis)}, and {show(low)} is before that", hint=f"--from {genesis}"
+            f"the archive begins at {show(genesis)}, and {show(begin)} is before that", hint=f"--from {genesis}"
         )
-    view = read_view(archive, since=low)
-    end = view.end if upto is None else Tso(min(upto, view.end))
+    view = read_view(archive, since=begin)
+    if upto is not None and upto > view.end:
+        raise UsageError(f"the archive ends at {show(view.end)}, and {show(upto)} is after that", hint="--to latest")
+    end = view.end if upto is None else upto
     if not notes and after >= end:
         raise UsageError(
             f"nothing lies between {show(after)} and {show(end)} in the archive",
             hint=f"it covers {show(genesis)} to {show(view.end)}",
         )
-    report = ExportReport(destination=store.url, after=begin, upto=max(after, end))
-    ranges = [_Range(origin, note.number, note.from_ts, note.to_ts, note) for note in lost]
+    reached = Tso(max(after, end))
+    sought = Sought(after=begin, upto=reached, tables=origin.tables)
+    chosen = _chosen(view, sought, notes)
+    jobs = archive.jobs(view.between(begin, reached), begin, reached)
+    ddls = ddls_of(view.timeline, jobs, begin, reached, sought, chosen)
+    ranges = [
+        _Range(note.number, note.from_ts, note.to_ts, note.table_ids, _UNLIMITED)
+        for note in notes
+        if not _is_there(store, note)
+    ]
     if after < end:
-        ranges.append(_Range(origin, len(notes), after, end, None))
+        ranges.append(_Range(len(notes), after, end, tuple(sorted(chosen)), file_bytes))
+    written: list[Note] = []
     for each in ranges:
-        report = _added(report, _exported(archive, view, store, each, file_bytes, tell))
-    return report
+        written += _exported(archive, view, store, origin, each, ddls, tell)
+    return ExportReport(
+        destination=store.url,
+        after=begin,
+        upto=reached,
+        notes=tuple(written),
+        refused=tuple(each for each in ddls if each.refused),
+        losses=losses_of(view.windows, after=begin, upto=reached),
+    )
+
+
+_UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """(after, upto], into files from ``number`` on; ``lost``: into the one file that is missing, as its note says."""
+    """(after, upto], into files from ``number`` on; a file that is missing has all of its own range."""
 
-    origin: Origin
     number: int
     after: Tso
     upto: Tso
-    lost: Note | None
+    table_ids: tuple[int, ...]
+    file_bytes: int
 
 
 def _begin(store: ObjectStore, notes: Sequence[Note], since: Tso | None) -> tuple[Tso, Tso]:
@@ -146,33 +173,49 @@ def _is_there(store: ObjectStore, note: Note) -> bool:
         return False
 
 
-def _added(report: ExportReport, more: ExportReport) -> ExportReport:
-    return replace(
-        report,
-        notes=report.notes + more.notes,
-        refused=report.refused + more.refused,
-        losses=more.losses or report.losses,
-    )
+def _chosen(view: ArchiveView, sought: Sought, notes: Sequence[Note]) -> frozenset[int]:
+    """Ids of the tables that are wanted, over all files of the destination; none = all tables.
+
+    Raises:
+        UnknownTable: no table of the range is called so.
+        UsageError: a table that was there in the range of the files got a wanted name only now: they lack its rows.
+    """
+    if not sought.tables:
+        return frozenset()
+    before = frozenset(notes[-1].table_ids if notes else ())
+    found = tables_called(view.timeline, sought) | before
+    for table_id in sorted(found - before) if notes else ():
+        ends = notes[-1].to_ts
+        for was in lived_as(view.timeline.versions[table_id], sought.after, ends):
+            raise UsageError(
+                f"a table that was called {'.'.join(was.name)} before {show(ends)} is now one of "
+                f"{', '.join(sought.tables)}, and the files up to that moment have none of its rows",
+                hint=f"export into an empty directory, or up to before it got that name (--to), or name it "
+                f"(--table {'.'.join(was.name)}) in a new export",
+            )
+    return found
 
 
 def _exported(
-    archive: Archive, view: ArchiveView, store: ObjectStore, wanted: _Range, file_bytes: int, tell: Progress
-) -> ExportReport:
-    sought = Sought(after=wanted.after, upto=wanted.upto, tables=wanted.origin.tables)
-    chosen = tables_called(view.timeline, sought)
-    windows = view.between(wanted.after, wanted.upto)
-    jobs = archive.jobs(windows, wanted.after, wanted.upto)
-    ddls = ddls_of(view.timeline, jobs, wanted.after, wanted.upto, sought, chosen)
+    archive: Archive,
+    view: ArchiveView,
+    store: ObjectStore,
+    origin: Origin,
+    wanted: _Range,
+    ddls: Sequence[ExportedDdl],
+    tell: Progress,
+) -> list[Note]:
+    chosen = frozenset(wanted.table_ids)
     ids = chosen | {part for part, of in view.timeline.partitions.items() if of in chosen} if chosen else None
+    windows = view.between(wanted.after, wanted.upto)
     encoder, notes = Encoder(view.timeline, chosen or None), list[Note]()
     with tempfile.TemporaryDirectory(prefix="pumphouse-export-") as folder:
         files = PbFiles(
-            store, wanted.origin, wanted.number, wanted.after, Path(folder),
-            file_bytes if wanted.lost is None else _UNLIMITED, notes.append,
+            store, origin, wanted.table_ids, wanted.number, wanted.after, Path(folder), wanted.file_bytes, notes.append,
         )  # fmt: skip
         try:
             batches = transactions(archive.store, windows, wanted.after, wanted.upto, ids, tell)
-            for each in _in_order(batches, ddls):
+            for each in _in_order(batches, [each for each in ddls if wanted.after < each.commit_ts <= wanted.upto]):
                 if isinstance(each, ExportedDdl):
                     for text in each.texts:
                         files.ddl(each.commit_ts, ddl_payload(each.commit_ts, text))
@@ -182,17 +225,7 @@ def _exported(
             files.finish(wanted.upto)
         finally:
             files.close()
-    return ExportReport(
-        destination=store.url,
-        after=wanted.after,
-        upto=wanted.upto,
-        notes=tuple(notes),
-        refused=tuple(each for each in ddls if each.refused),
-        losses=losses_of(windows, after=wanted.after, upto=wanted.upto),
-    )
-
-
-_UNLIMITED = 1 << 62
+    return notes
 
 
 def _in_order(batches: Iterator[pa.RecordBatch], ddls: Sequence[ExportedDdl]) -> Iterator[pa.RecordBatch | ExportedDdl]:

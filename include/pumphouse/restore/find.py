@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -280,10 +280,8 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
         return frozenset()
     found = set()
     for table_id, versions in timeline.versions.items():
-        for version, after in itertools.zip_longest(versions, versions[1:]):
-            there = version.commit_ts <= sought.upto and (after is None or after.commit_ts > sought.after)
-            if there and not version.dropped and sought.names(*version.name):
-                found.add(table_id)
+        if any(sought.names(*each.name) for each in lived_as(versions, sought.after, sought.upto)):
+            found.add(table_id)
     if not found:
         raise UnknownTable(
             f"no table is called {' or '.join(sought.tables)} between these moments",
@@ -291,6 +289,13 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
             "lists those of a moment",
         )
     return frozenset(found)
+
+
+def lived_as(versions: Sequence[TableVersion], after: Tso, upto: Tso) -> Iterator[TableVersion]:
+    """What a table was at the moments of (after, upto] at which it was there; ``versions``: all of it, in order."""
+    for version, later in itertools.zip_longest(versions, versions[1:]):
+        if version.commit_ts <= upto and (later is None or later.commit_ts > after) and not version.dropped:
+            yield version
 
 
 def concerns(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
 from pumphouse.codec.datum import read_datum
 from pumphouse.errors import (
@@ -284,7 +285,7 @@ def test_the_parts_of_a_transaction_are_one_frame_also_over_batches(source: Made
 
     def written(batches: list[pa.RecordBatch], to: Path) -> list[Any]:
         store = FileStore(to)
-        made = PbFiles(store, Origin(cluster_id=1, archive_id="a"), 0, Tso(0), tmp_path, 1 << 20, lambda _: None)
+        made = PbFiles(store, Origin(cluster_id=1, archive_id="a"), (), 0, Tso(0), tmp_path, 1 << 20, lambda _: None)
         encoder = Encoder(timeline, None)
         for batch in batches:
             for part in encoder.encode(batch):
@@ -509,3 +510,110 @@ def test_two_keys_that_move_in_one_transaction_keep_their_order(source: MadeSour
     events = [each for binlog in pbmessages.binlogs(out) for each in binlog.dml_data.events]
     assert [each.tp for each in events] == [0, 0, 1, 1, 2, 0]
     assert replayed(pbmessages.binlogs(out)) == source.snapshot()
+
+
+def events_of(out: Path) -> Counter[str]:
+    """How many row changes the files have of each table, by the name that they say."""
+    return Counter(event.table_name for each in pbmessages.binlogs(out) for event in each.dml_data.events)
+
+
+def renamed(source: MadeSource) -> Tso:
+    """A history in which ``orders`` gets another name early on, beside a table that does not; where it begins."""
+    for name in ("orders", "other"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    for name, first, last in (("orders", 0, 5), ("other", 0, 5), ("orders_old", 5, 30), ("other", 5, 30)):
+        if name == "orders_old" and first == 5:
+            source.rename_table("orders", "orders_old")
+        for number in range(first, last):
+            with source.txn() as t:
+                t.insert(name, id=number)
+    source.cut()
+    return since
+
+
+def test_a_table_stays_chosen_behind_its_rename_whatever_was_killed_or_lost(source: MadeSource, out: Path) -> None:
+    since = renamed(source)
+    how: dict[str, Any] = {"tables": ("d.orders", "d.other"), "file_bytes": 600}
+    report = export(source, out / "whole", since, **how)
+    assert events_of(out / "whole") == {"orders": 5, "orders_old": 25, "other": 30}
+    behind = next(at for at, note in enumerate(report.notes) if note.ddls) + 1
+    assert behind < len(report.notes) - 2
+    wanted = files(out / "whole")
+    with pytest.raises(Killed):
+        export_pb(
+            source.archive, KillingStore(out / "killed", 2 * behind + 1, after=False), since=since, upto=None, **how
+        )
+    export(source, out / "killed", since, **how)
+    assert files(out / "killed") == wanted
+    for lost in (0, behind, len(report.notes) - 1):
+        (out / "whole" / report.notes[lost].name).unlink()
+        export(source, out / "whole", **{**how, "tables": ("D.other", "d.Orders", "d.orders")})
+        assert files(out / "whole") == wanted, lost
+    export(source, out / "one", since, tables=["d.orders"])
+    with source.txn() as t:
+        t.insert("orders_old", id=1000)
+    source.cut()
+    (later,) = export(source, out / "whole", **how).notes
+    assert (later.number, later.changes) == (len(report.notes), 1)
+    assert later.table_ids == report.notes[0].table_ids
+    export(source, out / "one", tables=["d.orders"])
+    assert events_of(out / "one") == {"orders": 5, "orders_old": 26}
+
+
+def test_a_table_that_gets_a_wanted_name_only_later_is_refused_as_the_files_lack_its_rows(
+    source: MadeSource, out: Path
+) -> None:
+    since = renamed(source)
+    export(source, out, since, tables=["d.other", "d.new*"])
+    source.create_table("newest", [column(1, "id", flag=3)])
+    with source.txn() as t:
+        t.insert("newest", id=1)
+    end = source.cut()
+    export(source, out, tables=["d.other", "d.new*"])
+    assert events_of(out) == {"other": 30, "newest": 1}
+    source.rename_table("orders_old", "new_orders")
+    source.cut()
+    with pytest.raises(UsageError, match=r"called d\.orders before .* is now one of d\.new\*, d\.other") as failed:
+        export(source, out, tables=["d.other", "d.new*"])
+    assert "empty directory" in str(failed.value.hint)
+    assert export(source, out, tables=["d.other", "d.new*"], upto=end).notes == ()
+    export(source, out.with_name("anew"), since, tables=["d.other", "d.new*"])
+    assert events_of(out.with_name("anew")) == {"orders": 5, "orders_old": 25, "other": 30, "newest": 1}
+
+
+def test_what_the_files_lack_is_said_by_every_run_and_so_is_what_reparo_refuses(source: MadeSource, out: Path) -> None:
+    since = churned(source, windows=1)
+    source.ddl(26, 0, "ALTER DATABASE `d` COLLATE utf8mb4_bin", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}})
+    until = Tso(source.ts + 1)
+    lost = Declaration(node_id="pump-9", incarnation="i", from_ts=since, to_ts=until, reason="gone", who="me")
+    middle = source.cut(declared=(lost,))
+    accepted = AcceptedCommit(
+        node_id="pump-8", start_ts=Tso(since + 1), commit_ts=Tso(since + 2), kind=AcceptedCommit.LATE, reason="late",
+        who="me",
+    )  # fmt: skip
+    with source.txn() as t:
+        t.insert("t", id=900_001, name=b"x", n=1)
+    source.cut(accepted=(accepted,))
+    with source.txn() as t:
+        t.insert("t", id=900_002, name=b"x", n=1)
+    source.cut(declared=(dataclasses.replace(lost, node_id="pump-7", from_ts=middle, to_ts=Tso(source.ts)),))
+    for report in (
+        export(source, out, since, upto=middle),  # the late one is of a window behind it
+        export(source, out, upto=middle),
+        export(source, out),
+        export(source, out),
+    ):
+        told = [each.node_id for each in report.losses.declared]
+        assert told == (["pump-9", "pump-8"] if report.upto == middle else ["pump-9", "pump-8", "pump-7"])
+        assert [each.action for each in report.refused] == ["MODIFY_SCHEMA_CHARSET"]
+
+
+def test_an_end_that_the_archive_has_not_reached_is_refused(source: MadeSource, out: Path) -> None:
+    since = churned(source, windows=1)
+    end = source.archive.end()
+    with pytest.raises(UsageError, match="the archive ends at") as failed:
+        export(source, out, since, upto=Tso(end + 1))
+    assert failed.value.hint == "--to latest"
+    assert files(out) == {}
+    assert export(source, out, since, upto=end).upto == end
