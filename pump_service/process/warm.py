@@ -13,12 +13,12 @@ from pump_service.door.http2 import lean
 from pump_service.intake.convert import item_of, refuse_unreadable
 from pump_service.intake.payloads import read_batch, read_group
 from pump_service.store.block import Block
-from pump_service.store.crc import crc32c_of
 from pump_service.store.framing import Framer, Place
 from pump_service.store.order import SMALLEST, Recent, Waiting
 from pump_service.store.parse import parse
 from pump_service.store.rows import Puts
 from pump_service.store.summary import FileSummary
+from pumphouse.codec.crc import crc32c_of
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest

@@ -12,9 +12,9 @@ import numpy as np
 
 from pump_service.store import frame
 from pump_service.store.block import I64, U8, Block
-from pump_service.store.crc import crc32c_of, crc_more
 from pump_service.store.parse import TAILS
 from pump_service.store.records import Records
+from pumphouse.codec.crc import crc32c_of, crc_more
 from pumphouse.codec.jit import Bytes, Ints, frozen, kernel, primitive
 from pumphouse.codec.raw import copy_bytes
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pump_service.store.crc import crc_more
+from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, kernel
 from pumphouse.codec.raw import copy_bytes, load_u32, load_u64
 from pumphouse.codec.wire import read_field, read_uvarint

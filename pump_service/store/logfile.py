@@ -11,11 +11,11 @@ import numpy as np
 
 from pump_service.store import frame
 from pump_service.store.block import Block
-from pump_service.store.crc import crc32c_of
 from pump_service.store.disk import NO_SPACE
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR, PAGE
 from pump_service.store.skips import SkippingScan, Stretch
+from pumphouse.codec.crc import crc32c_of
 from pumphouse.codec.jit import frozen
 from pumphouse.errors import BadRecord
 from pumphouse.model.position import Pointer

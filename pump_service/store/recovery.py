@@ -22,10 +22,10 @@ import structlog
 
 from pump_service.store import frame
 from pump_service.store.block import Block
-from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR, is_record
 from pump_service.store.skips import SkippingScan, Stretch
+from pumphouse.codec.crc import crc32c_of
 from pumphouse.codec.jit import frozen
 
 log = structlog.get_logger(__name__)

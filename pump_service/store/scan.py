@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pump_service.store.block import Block
-from pump_service.store.crc import crc_more
 from pump_service.store.fs import LogHandle
+from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, kernel
 from pumphouse.codec.raw import load_u32, load_u64
 from pumphouse.codec.wire import read_field, read_uvarint

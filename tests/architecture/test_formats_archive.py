@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,14 +20,16 @@ from pumphouse.archive.init import init_archive
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.codec import row
+from pumphouse.export.run import export_pb
 from pumphouse.model.node import NodeState
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
+from pumphouse.objectstore.file import FileStore
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, SchemaSettings, Settings
 from tests.support import formats
-from tests.support.madearchive import column, table_info
+from tests.support.madearchive import MadeSource, column, table_info
 from tests.support.pullpump import PullPump
 
 TABLE = TableInfo.from_dict(table_info(7, "t", [column(1, "id", flag=3)]))
@@ -220,6 +224,21 @@ def test_segments_bases_and_jobs_have_the_columns_of_the_page(archive: Archive) 
                 for at in range(file.metadata.num_columns)
             }
             assert codecs <= {"ZSTD"}
+
+
+def test_the_notes_and_frames_of_exported_files_are_as_the_page_says(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path / "archive")
+    source.create_table("t", [column(1, "id", flag=3)])
+    since = source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    source.cut()
+    (note,) = export_pb(source.archive, FileStore(tmp_path / "out"), since=since, upto=None, tables=["d.t"]).notes
+    formats.check("pb-file", json.loads((tmp_path / "out" / note.key).read_bytes()))
+    data = (tmp_path / "out" / note.name).read_bytes()
+    found = formats.read("pb-frame", data)
+    assert found["length"] == len(data) - 16
+    assert data[-4:] == google_crc32c.value(data[12:-4]).to_bytes(4, "little")
 
 
 def test_every_object_has_a_name_of_the_page(archive: Archive) -> None:

@@ -23,6 +23,7 @@ MODULES = (
     "dump",
     "compare",
     "decode",
+    "export",
     "load",
     "restore",
     "restart",

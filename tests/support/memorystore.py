@@ -45,7 +45,7 @@ class MemoryStore:
         self.objects[key] = bytes(data)
         self.after("put", key)
 
-    def put_file(self, key: str, path: Path) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
         self.put(key, path.read_bytes())
 
     def get_file(self, key: str, path: Path) -> None:

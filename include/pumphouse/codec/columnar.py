@@ -295,9 +295,9 @@ def key_hash(batch: pa.RecordBatch, key_columns: Sequence[str | int] | None = No
     hashes = np.zeros(batch.num_rows, np.uint64)
     for name in range(batch.num_columns) if key_columns is None else key_columns:
         column = batch.column(name)
-        valid = _valid(column)
+        valid = valid_of(column)
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            hashing.hash_words(_words(column), valid, hashes)
+            hashing.hash_words(words_of(column), valid, hashes)
         else:
             data, offsets = binary_buffers(column, nulls=True)
             hashing.hash_bytes(data, offsets, valid, hashes)
@@ -313,17 +313,17 @@ def key_rank(column: pa.Array) -> UInts:
         column: As :func:`decode_images` makes it.
     """
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        ranks = _words(column)
+        ranks = words_of(column)
         if pa.types.is_signed_integer(column.type):
             ranks = ranks ^ np.uint64(1 << 63)
     else:
         data, offsets = binary_buffers(column, nulls=True)
         ranks = np.empty(len(column), np.uint64)
         hashing.prefixes(data, offsets, ranks)
-    return frozen(np.where(_valid(column) == 1, ranks, np.uint64(0)))
+    return frozen(np.where(valid_of(column) == 1, ranks, np.uint64(0)))
 
 
-def _valid(column: pa.Array) -> Bytes:
+def valid_of(column: pa.Array) -> Bytes:
     """One byte a row: 1, or 0 for NULL."""
     bitmap = column.buffers()[0]
     if bitmap is None:
@@ -332,7 +332,7 @@ def _valid(column: pa.Array) -> Bytes:
     return frozen(np.ascontiguousarray(bits[column.offset : column.offset + len(column)]))
 
 
-def _words(column: pa.Array) -> UInts:
+def words_of(column: pa.Array) -> UInts:
     """64 bits a row; of NULLs any.
 
     The buffers are read, because pyarrow's ``to_numpy`` would import pandas: a second in every Spark task.

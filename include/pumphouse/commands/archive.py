@@ -33,6 +33,7 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.commands.export import export_command
 from pumphouse.commands.find import find_command
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.proof import proofs_command, prove_command
@@ -373,6 +374,7 @@ def show_command(context: Context, *, which: str) -> None:
 
 
 archive.add_command(find_command)
+archive.add_command(export_command)
 
 
 @archive.command("verify")

@@ -42,8 +42,8 @@ class ObjectStore(Protocol):
         """Create or replace; idempotent."""
         ...
 
-    def put_file(self, key: str, path: Path) -> None:
-        """Upload a local file (multipart where large); idempotent."""
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+        """Upload a local file (multipart where large); idempotent. ``move``: the local file may be gone then."""
         ...
 
     def get_file(self, key: str, path: Path) -> None:

@@ -50,11 +50,18 @@ class FileStore:
             make_dirs(path.parent, PRIVATE_DIR)
             write_atomic(path, data, PRIVATE_FILE)
 
-    def put_file(self, key: str, path: Path) -> None:
-        """Copy a local file in; the object appears whole."""
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+        """Copy a local file in, or move it where it lies on the same file system; the object appears whole."""
         target = self._path(key)
         with self._errors(key):
             make_dirs(target.parent, PRIVATE_DIR)
+            if move and path.stat().st_dev == target.parent.stat().st_dev:
+                with path.open("rb") as source:
+                    os.fchmod(source.fileno(), PRIVATE_FILE)
+                    os.fsync(source.fileno())
+                path.rename(target)
+                fsync_dir(target.parent)
+                return
             temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
             try:
                 with path.open("rb") as source, open(temporary, "xb", opener=_private) as sink:

@@ -36,9 +36,9 @@ class PrefixStore:
         """Create or replace."""
         self._store.put(self._prefix + key, data)
 
-    def put_file(self, key: str, path: Path) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
         """Upload a local file."""
-        self._store.put_file(self._prefix + key, path)
+        self._store.put_file(self._prefix + key, path, move=move)
 
     def get_file(self, key: str, path: Path) -> None:
         """Download to a local file."""

@@ -71,7 +71,7 @@ class S3Store:
         with self._errors(key):
             self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data)
 
-    def put_file(self, key: str, path: Path) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:  # noqa: ARG002
         """Upload a file, in parts where it is large; a part that fails leaves no object."""
         from boto3.exceptions import S3UploadFailedError
         from boto3.s3.transfer import TransferConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -174,7 +174,9 @@ class _Finder:
         sought = self._sought
         if DDL not in sought.kinds:
             return
-        events = [each for each in self._timeline.ddls(sought.after, sought.upto) if self._is_sought(each)]
+        events = [
+            each for each in self._timeline.ddls(sought.after, sought.upto) if concerns(each, sought, self._chosen)
+        ]
         started = {
             each.commit_ts: each.start_ts for each in self._archive.jobs(self._windows, sought.after, sought.upto)
         }
@@ -194,15 +196,6 @@ class _Finder:
             return table_id in self._chosen or of in self._chosen
         known = self._timeline.versions.get(table_id) or self._timeline.versions.get(of or table_id)
         return not known or not is_system(known[-1].db)
-
-    def _is_sought(self, event: DdlEvent) -> bool:
-        if event.silent:
-            return False
-        named = any(self._sought.names(*side.name) for change in event.changes for side in change.sides)
-        databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
-        whole = any(self._sought.names(name, "*") for name in databases)
-        # Of one with a problem nobody knows what else it changed.
-        return named or whole or bool(event.problem) or bool(event.table_ids & self._chosen)
 
     def _whole(self, parts: Iterator[Found]) -> Iterator[Found]:
         """Transactions, of which each may have come in several parts, that have as many rows as are looked for."""
@@ -287,10 +280,8 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
         return frozenset()
     found = set()
     for table_id, versions in timeline.versions.items():
-        for version, after in itertools.zip_longest(versions, versions[1:]):
-            there = version.commit_ts <= sought.upto and (after is None or after.commit_ts > sought.after)
-            if there and not version.dropped and sought.names(*version.name):
-                found.add(table_id)
+        if any(sought.names(*each.name) for each in lived_as(versions, sought.after, sought.upto)):
+            found.add(table_id)
     if not found:
         raise UnknownTable(
             f"no table is called {' or '.join(sought.tables)} between these moments",
@@ -298,6 +289,24 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
             "lists those of a moment",
         )
     return frozenset(found)
+
+
+def lived_as(versions: Sequence[TableVersion], after: Tso, upto: Tso) -> Iterator[TableVersion]:
+    """What a table was at the moments of (after, upto] at which it was there; ``versions``: all of it, in order."""
+    for version, later in itertools.zip_longest(versions, versions[1:]):
+        if version.commit_ts <= upto and (later is None or later.commit_ts > after) and not version.dropped:
+            yield version
+
+
+def concerns(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> bool:
+    """Whether a target could see a DDL, and it is of the tables that are looked for; ``tables``: their ids."""
+    if event.silent:
+        return False
+    named = any(sought.names(*side.name) for change in event.changes for side in change.sides)
+    databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
+    whole = any(sought.names(name, "*") for name in databases)
+    # Of one with a problem nobody knows what else it changed.
+    return named or whole or bool(event.problem) or bool(event.table_ids & tables)
 
 
 def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.golden import codec_cases, loader_cases, scenario_cases, storage_cases
+from tests.support.golden import codec_cases, file_cases, loader_cases, scenario_cases, storage_cases
 from tests.support.golden.case import Case, Json
 
 _DRAINER_FILTERS = (
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[set[str], set[str], Callable[[Json], Iterator[Case]]]] = 
     "pump_storage": ({"store_run"}, set(), storage_cases.pump_storage),
     "loader": ({"dml_sql"}, set(), loader_cases.loader),
     "misc": ({"row_keys", "tso"}, set(), codec_cases.misc),
-    "binlogfile": ({"frames", "names"}, set(), _not_here(codec_cases.NO_PB)),
+    "binlogfile": ({"frames", "names"}, set(), file_cases.binlogfile),
     "columns": ({"vectors"}, {"column_info", "value_hex"}, codec_cases.columns),
     "missing_column_defaults": ({"vectors"}, {"column_info", "origin_default"}, codec_cases.missing_column_defaults),
     "decimals": ({"vectors"}, {"precision", "frac"}, codec_cases.decimals),

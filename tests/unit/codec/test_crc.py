@@ -6,7 +6,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from pump_service.store import crc
+from pumphouse.codec import crc
 from pumphouse.codec.jit import frozen
 
 

@@ -1,0 +1,109 @@
+"""DDLs as binlog files have them: the source's own text behind the database that it ran in, as the Drainer writes it.
+
+Where that text says something else on another server, or the source wrote none, it is rendered from the DDL job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pumphouse.archive.ddl import ArchivedJob
+from pumphouse.errors import UnknownDdl
+from pumphouse.loader.rules import NO_RULES
+from pumphouse.model.tso import Tso
+from pumphouse.restore.find import Sought, concerns
+from pumphouse.schema.actions import Action, Effect
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import quote
+from pumphouse.schema.render import render, require_known
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import DdlEvent
+
+# Reparo knows no statement of these: "unknown ddl type".
+_REFUSED = frozenset(
+    {
+        Action.CREATE_SEQUENCE, Action.ALTER_SEQUENCE, Action.DROP_SEQUENCE, Action.RECOVER_TABLE,
+        Action.RECOVER_SCHEMA, Action.MODIFY_SCHEMA_CHARSET, Action.REPAIR_TABLE,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedDdl:
+    """One DDL; ``refused``: Reparo ends at it."""
+
+    commit_ts: Tso
+    action: str
+    texts: tuple[bytes, ...]
+    refused: bool
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return " ".join(each.decode(errors="replace") for each in self.texts)
+
+
+def ddls_of(
+    timeline: Timeline, jobs: Iterable[ArchivedJob], after: Tso, upto: Tso, sought: Sought, tables: frozenset[int]
+) -> list[ExportedDdl]:
+    """DDLs in (after, upto] that a target could see, in order.
+
+    Args:
+        timeline: the schema.
+        jobs: DDL binlogs of the range, for their texts.
+        after: exclusive.
+        upto: inclusive.
+        sought: which tables are wanted.
+        tables: their ids.
+
+    Raises:
+        UnknownDdl: nothing behind it can be exported.
+    """
+    queries = {each.commit_ts: each.query for each in jobs}
+    found = []
+    for event in map(NO_RULES.ruled, timeline.ddls(after, upto)):
+        if event.silent or event.facts.silent or not concerns(event, sought, tables):
+            continue
+        try:
+            require_known(event)
+        except UnknownDdl as error:
+            error.hint = f"export up to just before it: --to {event.commit_ts - 1}. A restore to a moment behind it"
+            error.hint += " may go on from there" if event.brings_rows else f" needs the same: {error.hint}"
+            raise
+        found.append(
+            ExportedDdl(
+                commit_ts=event.commit_ts,
+                action=event.action.name,
+                texts=tuple(_texts(event, queries)),
+                refused=event.action in _REFUSED,
+            )
+        )
+    return found
+
+
+def _texts(event: DdlEvent, queries: Mapping[Tso, bytes]) -> Iterator[bytes]:
+    query = queries.get(event.commit_ts) or event.job.query.encode()
+    if not query or event.facts.effect is Effect.CREATE_EACH or _moves(event):
+        for statement in render(event, Dialect.TIDB):
+            yield _in(statement.db or _database(event), statement.sql.encode())
+    elif event.action is Action.CREATE_SCHEMA:
+        yield query + b";"
+    else:
+        yield _in(_database(event), query)
+
+
+def _in(db: str, query: bytes) -> bytes:
+    return f"use {quote(db)}; ".encode() + query + b";"
+
+
+def _moves(event: DdlEvent) -> bool:
+    """Whether it takes a table to another database: unqualified names of the text are then of nobody knows which."""
+    return any(each.before and each.after and each.before.db != each.after.db for each in event.changes)
+
+
+def _database(event: DdlEvent) -> str:
+    if event.changes:
+        return event.changes[-1].known.db
+    info = event.db_after or event.db_before
+    return info.name if info is not None else event.job.schema_name

@@ -1,0 +1,146 @@
+"""Decoded row changes as events of ``pb_binlog`` messages, a column at a time (docs/formats.md, "Files for Reparo")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, binary_buffers, valid_of, words_of
+from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
+from pumphouse.codec.layout import RowLayout
+from pumphouse.export import pbkernels as kernels
+from pumphouse.model.table import ColumnInfo, MysqlType
+
+_TYPES = {INSERT: 0, UPDATE: 1, DELETE: 2}
+_NAMES = {
+    MysqlType.TINY: "tinyint", MysqlType.SHORT: "smallint", MysqlType.INT24: "mediumint", MysqlType.LONG: "int",
+    MysqlType.LONGLONG: "bigint", MysqlType.FLOAT: "float", MysqlType.DOUBLE: "double",
+    MysqlType.NEWDECIMAL: "decimal", MysqlType.TIMESTAMP: "timestamp", MysqlType.DATE: "date",
+    MysqlType.DATETIME: "datetime", MysqlType.TIME: "time", MysqlType.YEAR: "year", MysqlType.BIT: "bit",
+    MysqlType.JSON: "json", MysqlType.ENUM: "enum", MysqlType.SET: "set", MysqlType.VAR_STRING: "var_string",
+}  # fmt: skip
+_TEXTS = {
+    MysqlType.VARCHAR: ("varchar", "varbinary"), MysqlType.STRING: ("char", "binary"),
+    MysqlType.TINY_BLOB: ("tinytext", "tinyblob"), MysqlType.BLOB: ("text", "blob"),
+    MysqlType.MEDIUM_BLOB: ("mediumtext", "mediumblob"), MysqlType.LONG_BLOB: ("longtext", "longblob"),
+}  # fmt: skip
+
+
+def type_name(column: ColumnInfo) -> str:
+    """The type as TiDB prints it, without its size."""
+    tp = MysqlType(column.type.tp)
+    return _TEXTS[tp][column.type.charset == "binary"] if tp in _TEXTS else _NAMES[tp]
+
+
+def text_field(number: int, text: str | bytes) -> bytes:
+    """A protobuf field of bytes."""
+    data = text.encode() if isinstance(text, str) else text
+    return bytes([number << 3 | 2]) + uvarint(len(data)) + data
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@dataclass(frozen=True, slots=True)
+class EventShape:
+    """What all row changes of one kind and version of a table have in common: the bytes that are no values."""
+
+    event: Bytes
+    columns: tuple[Bytes, ...]
+
+    @classmethod
+    def of(cls, db: str, table: str, op: int, layout: RowLayout) -> EventShape:
+        """``layout``: the columns."""
+        event = text_field(1, db) + text_field(2, table) + bytes([3 << 3, _TYPES[op]])
+        columns = (
+            text_field(1, each.info.name)
+            + text_field(2, bytes([each.info.type.tp]))
+            + text_field(3, type_name(each.info))
+            for each in layout.columns
+        )
+        return cls(_bytes(event), tuple(map(_bytes, columns)))
+
+
+class Events:
+    """Row changes of one shape: how large each is, and its bytes where they are wanted.
+
+    Args:
+        shape: of the table and the kind of change.
+        images: the rows; of updates the old ones and the new ones.
+    """
+
+    def __init__(self, shape: EventShape, images: Sequence[pa.RecordBatch]) -> None:
+        self._shape = shape
+        self._columns = [[_values_of(batch.column(at)) for batch in images] for at in range(len(shape.columns))]
+        count = images[0].num_rows
+        self._inner = np.empty((len(shape.columns), count), np.int64)
+        self._total = np.full(count, len(shape.event), np.int64)
+        for inner, prefix, values in zip(self._inner, shape.columns, self._columns, strict=True):
+            inner[:] = len(prefix)
+            for each in values:
+                each.add_bytes(inner)
+            kernels.add_columns(inner, self._total)
+        self.sizes = np.empty(count, np.int64)
+        kernels.event_fields(self._total, self.sizes)
+
+    def write(self, out: Bytes, places: Ints) -> None:
+        """Write each where ``places`` says."""
+        at = places.copy()
+        kernels.open_events(out, at, self._total, self._shape.event)
+        for inner, prefix, values in zip(self._inner, self._shape.columns, self._columns, strict=True):
+            kernels.open_columns(out, at, inner, prefix)
+            for field, each in zip((kernels.VALUE, kernels.CHANGED), values, strict=False):
+                each.put(out, at, field)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Integers and floats."""
+
+    words: UInts
+    valid: Bytes
+    mode: int
+
+    def add_bytes(self, inner: Ints) -> None:
+        kernels.add_words(self.words, self.valid, self.mode, inner)
+
+    def put(self, out: Bytes, at: Ints, field: int) -> None:
+        kernels.put_words(out, at, field, self.words, self.valid, self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Strings of bytes, and whatever is a text in these files: dates, times, decimals, JSON."""
+
+    data: Bytes
+    offsets: Ints
+    valid: Bytes
+
+    def add_bytes(self, inner: Ints) -> None:
+        kernels.add_texts(self.offsets, self.valid, inner)
+
+    def put(self, out: Bytes, at: Ints, field: int) -> None:
+        kernels.put_texts(out, at, field, self.data, self.offsets, self.valid)
+
+
+def _values_of(column: pa.Array) -> _Words | _Texts:
+    if pa.types.is_floating(column.type):
+        return _Words(words_of(column), valid_of(column), kernels.FLOAT)
+    if pa.types.is_integer(column.type):
+        signed = pa.types.is_signed_integer(column.type)
+        return _Words(words_of(column), valid_of(column), kernels.SIGNED if signed else kernels.UNSIGNED)
+    return _Texts(*binary_buffers(column, nulls=True), valid_of(column))
+
+
+def _bytes(data: bytes) -> Bytes:
+    return frozen(np.frombuffer(data, np.uint8))
