@@ -34,6 +34,7 @@ from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.find import find_command
+from pumphouse.commands.history import changes_command, versions_command
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.proof import proofs_command, prove_command
 from pumphouse.dump.run import DumpReport, take_dump
@@ -373,6 +374,8 @@ def show_command(context: Context, *, which: str) -> None:
 
 
 archive.add_command(find_command)
+archive.add_command(changes_command)
+archive.add_command(versions_command)
 
 
 @archive.command("verify")
