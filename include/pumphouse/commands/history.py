@@ -38,9 +38,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="JSON on std
 @click.option("--key", "keys", multiple=True, metavar="VALUE[,VALUE]", help=f"{_key_help} Repeatable.")
 @_from_option
 @_to_option
-@click.option(
-    "--at", "at", metavar="TIME", help="No changes, but the rows of the table at this TIME, or latest; by key."
-)
+@click.option("--at", "at", metavar="TIME", help="No changes, but the rows of the table at this TIME, or latest.")
 @click.option(
     "--columns", metavar="NAME[,NAME]", default="", help="Only these columns, and those of the key. Default: all."
 )
