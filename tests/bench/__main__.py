@@ -23,6 +23,7 @@ MODULES = (
     "dump",
     "compare",
     "decode",
+    "changes",
     "load",
     "restore",
     "restart",

@@ -105,6 +105,7 @@ class ChangeReader:
         self._ids = tables | {part for part, of in timeline.partitions.items() if of in tables}
         # The schema's history of these tables alone: it travels.
         self.timeline = timeline.of_tables(tables)
+        self._decoder = RowChanges(self.timeline, asked.where, asked.columns)
 
     def pieces(self, view: ArchiveView) -> list[SegmentPart]:
         """What of the segments has anything, in the archive's order."""
@@ -134,7 +135,6 @@ class ChangeReader:
         of_pump: dict[str, list[SegmentPart]] = defaultdict(list)
         for piece in pieces:
             of_pump[piece.segment.node_id].append(piece)
-        decoder = RowChanges(self.timeline, self._asked.where, self._asked.columns)
         streams = [
             itertools.chain.from_iterable(read_piece(store, piece, _COLUMNS) for piece in some)
             for some in of_pump.values()
@@ -146,7 +146,7 @@ class ChangeReader:
             found = found.take(np.isin(found.table_id, wanted))
             if not len(found):
                 continue
-            images = list(decoder.decoded(found, commit_ts[found.txn]))
+            images = list(self._decoder.decoded(found, commit_ts[found.txn]))
             position = parts[found.txn].astype(np.int64) << _PART_BITS | found.seq
             yield from _in_order(images, commit_ts[found.txn], start_ts[found.txn], position)
 

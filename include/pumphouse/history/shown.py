@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pumphouse.codec.columnar import DELETE, INSERT
-from pumphouse.codec.typed import readable
+from pumphouse.codec.reading import readable
 from pumphouse.errors import UsageError
 from pumphouse.history.changes import Changed
 from pumphouse.history.versions import Version

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT
-from pumphouse.codec.typed import MAX_DIGITS, typed, typed_field
+from pumphouse.codec.reading import MAX_DIGITS, typed, typed_field
 from pumphouse.history.changes import Changed
 from pumphouse.loader.changes import OPS, Form
 from pumphouse.loader.decode import moved_of

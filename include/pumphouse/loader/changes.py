@@ -59,7 +59,7 @@ class Images:
 
 
 class RowChanges:
-    """Decodes for one reader; what it needs of the schema's history it remembers.
+    """Decodes for one reader; what it needs of the schema's history it remembers, for all of its threads.
 
     Args:
         timeline: that covers the changes.
@@ -71,18 +71,18 @@ class RowChanges:
         self._timeline, self._where, self._columns = timeline, where, tuple(columns)
         self._layouts = Layouts(timeline)
         self._forms: dict[tuple[int, int, int], Form] = {}
-        self._selections: dict[int, Selection] = {}
+        self._selections: dict[tuple[int, int, int], Selection] = {}
 
     def form(self, version: TableVersion) -> Form:
         """How rows of a version of a table are told."""
-        at = (version.table.id, version.schema_version, int(version.commit_ts))
+        at = _place(version)
         if at not in self._forms:
             table, stored, computed = as_rows(version.table, Dialect.TIDB)
             wanted = Wanted(
                 table_id=version.table.id, db=version.db, table=table, schema_version=version.schema_version,
                 key=key_columns(version.table), epoch=0, stored=stored, computed=computed,
             )  # fmt: skip
-            self._forms[at] = Form(version=version, wanted=wanted)
+            return self._forms.setdefault(at, Form(version=version, wanted=wanted))
         return self._forms[at]
 
     def having(self, found: Mutations, commit_ts: np.ndarray) -> np.ndarray:
@@ -133,11 +133,11 @@ class RowChanges:
         wanted = form.wanted
         if not wanted.key:
             raise UsageError(f"{'.'.join(form.version.name)} has no key", hint="leave --key out")
-        if id(wanted) not in self._selections:
-            self._selections[id(wanted)] = Selection(self._where, wanted)
-        masks = [
-            self._selections[id(wanted)].mask(each) for each in self._images(part, form, wanted.key) if each is not None
-        ]
+        at = _place(form.version)
+        if at not in self._selections:
+            self._selections[at] = Selection(self._where, wanted)
+        selection = self._selections[at]
+        masks = [selection.mask(each) for each in self._images(part, form, wanted.key) if each is not None]
         found: np.ndarray = np.logical_or.reduce(masks)
         return found
 
@@ -152,6 +152,10 @@ class RowChanges:
         if op == UPDATE:
             return images[0], images[1]
         return (None, images) if op == INSERT else (images, None)
+
+
+def _place(version: TableVersion) -> tuple[int, int, int]:
+    return version.table.id, version.schema_version, int(version.commit_ts)
 
 
 OPS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pumphouse.codec.datum import Kind, kind_of
-from pumphouse.codec.typed import named
+from pumphouse.codec.reading import named
 from pumphouse.loader.columns import shown
 from pumphouse.model.table import FieldType
 

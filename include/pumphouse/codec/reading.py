@@ -2,7 +2,7 @@
 
 - Integers are 64 bits, and DECIMAL(20) where 64 unsigned ones are needed; DECIMAL up to 38 digits is itself.
 - DATE, DATETIME and TIMESTAMP (a moment, in UTC) are themselves; TIME, JSON, ENUM and SET are text.
-- A value that its type cannot hold (a zero date, text that is no UTF-8, an ENUM of 0) is NULL, and its text stands
+- A value that its type cannot hold (a zero date, text that is no UTF-8, a SET without such an element) is NULL, and its text stands
   beside it: ``exact``, by row. So nothing is bent, and nothing is lost.
 """
 
@@ -99,15 +99,19 @@ def _is_wide(kind: FieldType) -> bool:
 
 
 def _named(values: pa.Array, kind: FieldType) -> tuple[pa.Array, Exact]:
-    found, count = pc.unique(values.drop_null()).to_pylist(), len(kind.elems)
-    most = count if kind_of(kind) is Kind.ENUM else (1 << count) - 1
-    least = 1 if kind_of(kind) is Kind.ENUM else 0
-    texts = [named(each, kind) if least <= each <= most else None for each in found]
-    places = pc.index_in(values, pa.array(found, values.type))
-    odd = pc.fill_null(
-        pc.is_in(values, pa.array([v for v, t in zip(found, texts, strict=True) if t is None], values.type)), False
-    )
-    return pa.array(texts, pa.string()).take(places), _exact(values, odd.to_numpy(zero_copy_only=False), str)
+    found = pc.unique(values.drop_null())
+    names = [_name(each, kind) for each in found.to_pylist()]
+    texts = pa.array(names, pa.string()).take(pc.index_in(values, found))
+    odd = pc.and_(values.is_valid(), texts.is_null())
+    return texts, _exact(values, odd.to_numpy(zero_copy_only=False), str)
+
+
+def _name(value: int, kind: FieldType) -> str | None:
+    """Of an ENUM or a SET; '' is the ENUM of 0 where no element has that name. None: there is none."""
+    count = len(kind.elems)
+    if kind_of(kind) is Kind.ENUM and value == 0:
+        return None if "" in kind.elems else ""
+    return named(value, kind) if value < (1 << count if kind_of(kind) is Kind.SET else count + 1) else None
 
 
 def _cast(values: pa.Array, to: pa.DataType, exact: Exact, want: pa.DataType) -> tuple[pa.Array, Exact]:
