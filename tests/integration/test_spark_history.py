@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -300,3 +301,35 @@ def test_no_secret_but_the_archives_travels(made: MadeSource, tmp_path: Path) ->
     reader = source.reader(source.schema())
     travelling = cloudpickle.dumps((reader, reader.partitions()))
     assert b"of the target" not in travelling
+
+
+def test_the_questions_of_the_documentation_are_answered(made: MadeSource, read: Reader, session: SparkSession) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "history.md").read_text()
+    deleted, stays, totals = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    made.create_table(
+        "orders",
+        [
+            column(1, "id", flag=3),
+            column(2, "state", MysqlType.ENUM, elems=["new", "paid", "sent"]),
+            column(3, "total", MysqlType.NEWDECIMAL, flen=10, decimal=2),
+        ],
+    )
+    made.genesis()
+    with made.txn() as t:
+        for id_ in range(150):
+            t.insert("orders", id=id_, state=1, total="10.00")
+    noon = made.tick()
+    made.tick(1990)
+    with made.txn() as t:
+        t.update("orders", 0, state=2, total="12.50")
+    with (opened := made.txn()) as t:
+        for id_ in range(10, 130):
+            t.delete("orders", id_)
+    made.cut(pumps=2)
+    read("d.orders").createOrReplaceTempView("changes")
+    read("d.orders", at=noon).createOrReplaceTempView("at_noon")
+    assert [(row._commit_ts, row.rows) for row in session.sql(deleted).collect()] == [(opened.commit_ts, 120)]
+    assert [(row.state, row.times, round(row.seconds)) for row in session.sql(stays).collect()] == [("new", 1, 2)]
+    assert {row.what: row.total for row in session.sql(totals).collect()} == {
+        "at noon": Decimal(1500), "insert": Decimal(1500), "update": Decimal("2.50"), "delete": Decimal(-1200),
+    }  # fmt: skip

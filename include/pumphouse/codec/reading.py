@@ -2,8 +2,8 @@
 
 - Integers are 64 bits, and DECIMAL(20) where 64 unsigned ones are needed; DECIMAL up to 38 digits is itself.
 - DATE, DATETIME and TIMESTAMP (a moment, in UTC) are themselves; TIME, JSON, ENUM and SET are text.
-- A value that its type cannot hold (a zero date, text that is no UTF-8, a SET without such an element) is NULL, and its text stands
-  beside it: ``exact``, by row. So nothing is bent, and nothing is lost.
+- A value that its type cannot hold (a zero date, text that is no UTF-8, a SET without such an element) is NULL, and
+  its text stands beside it: ``exact``, by row. So nothing is bent, and nothing is lost.
 """
 
 from __future__ import annotations
