@@ -219,6 +219,21 @@ def test_a_table_is_followed_by_name_through_rename_truncate_and_drop_with_its_d
     assert "UPDATE `d`.`other` SET `name` = 'renamed' WHERE `id` = 1;" in sql
 
 
+def test_a_ddl_of_one_table_stands_between_changes_of_another_that_had_the_name(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    source.rename_table("t", "old")
+    source.create_table("t", [column(1, "id", flag=3)])
+    for number in range(3):
+        with source.txn() as t:
+            t.insert("old", id=number)
+        source.add_column("t", column(5 + number, f"c{number}"))
+    source.cut(pumps=1)
+    said = [json.loads(line) for line in told("changes", "d.t", "--json", root=tmp_path).splitlines()]
+    assert [each.get("table") or each["action"] for each in said[2:]] == ["d.old", "ADD_COLUMN"] * 3
+
+
 def test_versions_of_a_row_say_from_when_to_when_it_stood_and_what_ended_it(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     followed(source)
