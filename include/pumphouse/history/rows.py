@@ -100,15 +100,19 @@ def moment_of(
         # Segments that are read have other tables, too.
         tables=work.tables.union(ids, *(each.tables for window in windows for each in window.segments)),
     )
-    size = sum(piece.bytes for piece in work.pieces)
+    segments = [segment for window in windows for segment in window.segments]
+    size = sum(work.sizes.values()) + sum(
+        stat.bytes for each in segments for table_id, stat in each.tables.items() if table_id in ids
+    )
     buckets = bucket_counts({version.table.id: size}, unit_bytes=load.unit_bytes, connections=1)
     # As the table is at the end, whatever it was when its rows were written.
     plan = replace(
         work.plan, to_ts=at, mode=Mode.REPEAT, buckets=buckets, whole=frozenset(), where=where, skipped={}, without=()
     )
-    context = LoadContext.of(replace(work, plan=plan), view, archive, Dialect.TIDB)
+    work = replace(work, plan=plan, sizes={version.table.id: size})
+    context = LoadContext.of(work, view, archive, Dialect.TIDB)
     if buckets and key_columns(version.table):
-        ranges = Decoder(context).ranges(work.pieces)  # so that rows come in the order of the key's first column
+        ranges = Decoder(context).ranges(work)  # so that rows come in the order of the key's first column
         context = replace(context, plan=replace(plan, ranges=ranges))
     return Moment(context=context, pieces=work.pieces, form=RowChanges(view.timeline).form(version), base=base.ts)
 
