@@ -30,6 +30,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.replay.order import in_commit_order
 from pumphouse.restore.find import Sought, tables_called
+from pumphouse.schema.actions import Reach
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
 
@@ -75,6 +76,11 @@ class Changed:
     old: pa.RecordBatch
     new: pa.RecordBatch
 
+    def __post_init__(self) -> None:
+        """ValueError for columns that are not parallel: a batch without columns has no rows."""
+        if not self.old.num_rows == self.new.num_rows == len(self.op):
+            raise ValueError(f"{len(self.op)} changes have {self.old.num_rows} and {self.new.num_rows} rows")
+
     def __len__(self) -> int:
         return len(self.op)
 
@@ -105,7 +111,7 @@ class ChangeReader:
         self._ids = tables | {part for part, of in timeline.partitions.items() if of in tables}
         # The schema's history of these tables alone: it travels.
         self.timeline = timeline.of_tables(tables)
-        self._decoder = RowChanges(self.timeline, asked.where, asked.columns)
+        self._decoder = RowChanges(self.timeline, asked.where, asked.columns, tables)
 
     def pieces(self, view: ArchiveView) -> list[SegmentPart]:
         """What of the segments has anything, in the archive's order."""
@@ -113,9 +119,9 @@ class ChangeReader:
         return list(pieces_of(view.between(asked.after, asked.upto), asked.after, asked.upto, self._ids))
 
     def ddls(self) -> list[DdlEvent]:
-        """DDLs that touched the table in the range, in order."""
+        """DDLs that touched the table in the range, in order, and those that may have."""
         events = self.timeline.ddls(self._asked.after, self._asked.upto)
-        return [each for each in events if each.table_ids & self._ids]
+        return [each for each in events if each.table_ids & self._ids or touches_any(each)]
 
     def read(self, store: ObjectStore, pieces: Sequence[SegmentPart], tell: Progress = silent) -> Iterator[Changed]:
         """Changes of pieces that are in the archive's order, in commit order; each has at least one.
@@ -182,6 +188,11 @@ def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = 
     yield from events
 
 
+def touches_any(event: DdlEvent) -> bool:
+    """Whether a DDL changed rows of every table, or nobody knows of which."""
+    return event.facts.reach is Reach.CLUSTER or bool(event.problem and not event.changes)
+
+
 def range_in(view: ArchiveView, since: Tso | None, upto: Tso | None) -> tuple[Tso, Tso]:
     """The range that is asked for; None = from where the archive begins, to where it ends. It is never cut to fit.
 
@@ -197,6 +208,14 @@ def range_in(view: ArchiveView, since: Tso | None, upto: Tso | None) -> tuple[Ts
     return begin, end
 
 
+def moment_in(view: ArchiveView, at: Tso | None) -> Tso:
+    """The moment that is asked for; None = where the archive ends; UsageError where the archive does not cover it."""
+    found = view.end if at is None else at
+    if not view.genesis.ts <= found <= view.end:
+        raise UsageError(f"the archive covers {show(view.genesis.ts)} to {show(view.end)}, asked for {show(found)}")
+    return found
+
+
 def tables_of(timeline: Timeline, asked: Asked) -> frozenset[int]:
     """Ids of the tables that are called so at some moment of the range; UnknownTable."""
     if asked.table.count(".") != 1:
@@ -205,13 +224,20 @@ def tables_of(timeline: Timeline, asked: Asked) -> frozenset[int]:
 
 
 def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:
-    """UsageError for a column that none of a table's forms has."""
+    """UsageError for a column that none of a table's forms has, and for a form that has none of them, and no key."""
     there = dict.fromkeys(c.name for each in forms for c in each.columns())
     for name in columns:
         if name.lower() not in {each.lower() for each in there}:
             raise UsageError(
                 f"{'.'.join(forms[-1].version.name)} has no column {name} with values in binlogs",
                 hint=f"it has {', '.join(there)}",
+            )
+    for form in forms:
+        if form.only(columns) == ():
+            raise UsageError(
+                f"{'.'.join(form.version.name)} has no key, and at {show(form.version.commit_ts)} none of the columns "
+                f"{', '.join(columns)}: its changes would have nothing to tell",
+                hint="leave them out, or begin where it has one of them",
             )
 
 

@@ -22,6 +22,7 @@ from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import deal
 from pumphouse.loader.fold import COUNT_FIELD, fold_multiset, net_of_multiset
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
+from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, bucket_counts
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules
@@ -46,13 +47,13 @@ class Moment:
         context: of the work.
         pieces: of the base and of the log behind it.
         form: the table as it was.
-        base: from when on the base is exact.
+        losses: what they lack.
     """
 
     context: LoadContext
     pieces: tuple[SegmentPart, ...]
     form: Form
-    base: Tso
+    losses: Losses
 
 
 def moment_of(
@@ -84,7 +85,9 @@ def moment_of(
     name = ".".join(version.name)
     if where and not key_columns(version.table):
         raise UsageError(f"{name} has no key", hint="leave --key out")
-    base = view.base_for(at, lambda each: each.lower() != name.lower())
+    # By its id: it may have had another name when a dump left it out.
+    without = {each.name for base in view.bases for each in base.without if each.table_id == version.table.id}
+    base = view.base_for(at, lambda each: each not in without)
     if base is None:
         raise RestoreError(
             f"no base leads to {show(at)}", hint="`pumphouse archive ls` lists them; `pumphouse archive dump` makes one"
@@ -114,7 +117,12 @@ def moment_of(
     if buckets and key_columns(version.table):
         ranges = Decoder(context).ranges(work)  # so that rows come in the order of the key's first column
         context = replace(context, plan=replace(plan, ranges=ranges))
-    return Moment(context=context, pieces=work.pieces, form=RowChanges(view.timeline).form(version), base=base.ts)
+    return Moment(
+        context=context,
+        pieces=work.pieces,
+        form=RowChanges(view.timeline).form(version),
+        losses=losses_of(view.windows, after=base.low, upto=at),
+    )
 
 
 def table_at(view: ArchiveView, table: str, at: Tso) -> TableVersion:

@@ -46,7 +46,7 @@ class ChangeTable:
         found: dict[str, pa.Field] = {}
         for form in reversed(forms):
             only = form.only(columns)
-            for column in form.columns(() if only is None else only):
+            for column in form.columns(only):
                 field, name = typed_field(column), column.name.lower()
                 have = found.get(name, field)
                 found[name] = have.with_type(common(have.type, field.type))
@@ -98,7 +98,7 @@ class ChangeTable:
 def row_schema(form: Form, columns: Sequence[str] = ()) -> pa.Schema:
     """What rows of one form look like."""
     only = form.only(columns)
-    return pa.schema([*map(typed_field, form.columns(() if only is None else only)), pa.field(EXACT, _TEXTS)])
+    return pa.schema([*map(typed_field, form.columns(only)), pa.field(EXACT, _TEXTS)])
 
 
 def row_batch(form: Form, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

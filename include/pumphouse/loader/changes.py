@@ -1,4 +1,4 @@
-"""Row changes of binlogs, decoded in columns as their table was when they were committed: the one reader of them.
+"""Row changes of binlogs, decoded in columns as their table was when they were committed.
 
 Loads project rows onto the table as a target has it (`loader.decode`). Who tells the history (`archive changes`,
 `find`, the Spark source) reads here: each change with the columns that its table had then.
@@ -33,14 +33,14 @@ class Form:
     version: TableVersion
     wanted: Wanted
 
-    def columns(self, only: Sequence[str] = ()) -> tuple[ColumnInfo, ...]:
-        """Those that rows have; ``only``: of these names, in any case, in the table's order."""
-        names = {each.lower() for each in only}
+    def columns(self, only: Sequence[str] | None = None) -> tuple[ColumnInfo, ...]:
+        """Those that rows have; ``only``: of these names, in any case, in the table's order; None = all."""
+        names = None if only is None else {each.lower() for each in only}
         found = self.wanted.table.public_columns
-        return tuple(c for c in found if not c.generated and (not names or c.name.lower() in names))
+        return tuple(c for c in found if not c.generated and (names is None or c.name.lower() in names))
 
     def only(self, columns: Sequence[str]) -> tuple[str, ...] | None:
-        """Names of these columns, of which it may lack some, and of the key; None = all."""
+        """Names of these columns, of which it may lack some, and of the key; None = all, as where none is named."""
         if not columns:
             return None
         names = {*(c.name for c in self.columns(columns)), *self.wanted.key}
@@ -65,10 +65,18 @@ class RowChanges:
         timeline: that covers the changes.
         where: which rows are wanted, before or after a change.
         columns: which are wanted, and the key with them; () = all. A version of the table may lack some.
+        tables: ids of those whose changes are wanted, None = all. A partition's id was another table's before an
+            EXCHANGE PARTITION, or is it since: each change counts to the table that it was made in.
     """
 
-    def __init__(self, timeline: Timeline, where: Predicate = ALL_ROWS, columns: Sequence[str] = ()) -> None:
-        self._timeline, self._where, self._columns = timeline, where, tuple(columns)
+    def __init__(
+        self,
+        timeline: Timeline,
+        where: Predicate = ALL_ROWS,
+        columns: Sequence[str] = (),
+        tables: frozenset[int] | None = None,
+    ) -> None:
+        self._timeline, self._where, self._columns, self._tables = timeline, where, tuple(columns), tables
         self._layouts = Layouts(timeline)
         self._forms: dict[tuple[int, int, int], Form] = {}
         self._selections: dict[tuple[int, int, int], Selection] = {}
@@ -105,7 +113,7 @@ class RowChanges:
             UnknownTable, MissingColumn, CodecError, ColumnMismatch: they cannot be told.
         """
         for form, all_rows in self._groups(found, commit_ts):
-            if form.version.dropped:
+            if form.version.dropped or not (self._tables is None or form.wanted.table_id in self._tables):
                 continue
             op = int(found.op[all_rows[0]])
             for block in blocks(found.row_len[all_rows]):

@@ -9,26 +9,26 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from pumphouse.archive.view import read_view
-from pumphouse.errors import UnknownTable
-from pumphouse.history.changes import Asked, Changed, changes, range_in, require_columns
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.history.changes import Asked, Changed, changes, moment_in, range_in, require_columns, tables_of
 from pumphouse.history.rows import moment_of, rows_at
-from pumphouse.history.versions import Version, versions
+from pumphouse.history.versions import Begin, Version, versions
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
-from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.loader.losses import Losses, losses_of, together
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
-from pumphouse.schema.versions import DdlEvent
+from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import Settings
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Told(Generic[T]):
-    """What is told, as it is read, and of which range; ``losses``: what that lacks."""
+    """What is told, as it is read, and of which range; ``losses``: what that lacks, known when all of it is read."""
 
     found: Iterator[T]
     after: Tso
@@ -36,7 +36,7 @@ class Told(Generic[T]):
     losses: Losses
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ToldRows(Told[pa.RecordBatch]):
     """Rows of a table as it was then."""
 
@@ -61,14 +61,28 @@ def told_changes(
         UnknownTable: no table is called so in the range.
         BadSegment, BadManifest: an object is missing or damaged.
     """
+    with _read(settings, table, since, upto, keys, columns) as (archive, view, asked):
+        losses = losses_of(view.windows, after=asked.after, upto=asked.upto)
+        found = changes(archive, view, asked, progress)
+        yield Told(found=found, after=asked.after, upto=asked.upto, losses=losses)
+
+
+@contextmanager
+def _read(
+    settings: Settings,
+    table: str,
+    since: Tso | None,
+    upto: Tso | None,
+    keys: tuple[str, ...],
+    columns: tuple[str, ...] = (),
+) -> Iterator[tuple[Archive, ArchiveView, Asked]]:
     with Parts(settings) as parts:
         archive = parts.readable_archive
-        view = read_view(archive, since=since or archive.genesis().ts)
+        # No DDL behind the range can stop it.
+        view = read_view(archive, since=since or archive.genesis().ts, upto=upto)
         begin, end = range_in(view, since, upto)
         where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
-        asked = Asked(table=table, after=begin, upto=end, where=where, columns=columns)
-        losses = losses_of(view.windows, after=begin, upto=end)
-        yield Told(found=changes(archive, view, asked, progress), after=begin, upto=end, losses=losses)
+        yield archive, view, Asked(table=table, after=begin, upto=end, where=where, columns=columns)
 
 
 @contextmanager
@@ -90,7 +104,7 @@ def told_rows(
     with Parts(settings) as parts:
         archive = parts.readable_archive
         view = read_view(archive, upto=at)
-        begin, end = range_in(view, None, at)
+        end = moment_in(view, at)
         where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
         moment = moment_of(view, table, end, archive=settings.archive, load=settings.load, where=where)
         require_columns(columns, [moment.form])
@@ -98,9 +112,9 @@ def told_rows(
         found = rows_at(moment, connections=settings.load.connections, tell=progress)
         yield ToldRows(
             found=found if only is None else (rows.select(list(only)) for rows in found),
-            after=begin,
+            after=view.genesis.ts,
             upto=end,
-            losses=losses_of(view.windows, after=moment.base, upto=end),
+            losses=moment.losses,
             form=moment.form,
         )
 
@@ -116,24 +130,21 @@ def told_versions(
     progress: Progress = silent,
 ) -> Iterator[Told[Version]]:
     """Versions of the row with a key, also of one that no change in the range has met; errors as of the others."""
-    with told_changes(settings, table, since=since, upto=upto, keys=(key,), progress=progress) as told:
+    with _read(settings, table, since, upto, (key,)) as (archive, view, asked):
+        tables = tables_of(view.timeline, asked)
+        losses = losses_of(view.windows, after=asked.after, upto=asked.upto)
+        told: Told[Version] = Told(found=iter(()), after=asked.after, upto=asked.upto, losses=losses)
 
-        def found() -> Iterator[Version]:
-            met = False
-            for each in versions(told.found, key):
-                met = True
-                yield each
-            if not met:
-                yield from _unchanged(settings, table, key, told.upto, progress)
+        def row_at_begin(version: TableVersion) -> Version | None:
+            whole, at = read_view(archive, upto=asked.after), asked.after
+            moment = moment_of(
+                whole, ".".join(version.name), at, archive=settings.archive, load=settings.load, where=asked.where
+            )
+            told.losses = together(moment.losses, told.losses)
+            rows = [row for batch in rows_at(moment, tell=progress) for row in batch.to_pylist()]
+            return Version(form=moment.form, values=rows[0], since=None) if rows else None
 
-        yield Told(found=found(), after=told.after, upto=told.upto, losses=told.losses)
-
-
-def _unchanged(settings: Settings, table: str, key: str, at: Tso, progress: Progress) -> Iterator[Version]:
-    try:
-        with told_rows(settings, table, at, keys=(key,), progress=progress) as told:
-            for rows in told.found:
-                for row in rows.to_pylist():
-                    yield Version(form=told.form, values=row, since=None)
-    except UnknownTable:
-        return  # dropped by then: no row stands
+        there = {each.table.id: each for each in view.timeline.tables_at(asked.after) if each.table.id in tables}
+        begin = Begin(tables=tables, there=there, row=row_at_begin)
+        told.found = versions(changes(archive, view, asked, progress), key, begin)
+        yield told

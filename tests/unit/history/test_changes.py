@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -21,7 +22,7 @@ from pumphouse.errors import BadManifest, BadSegment, LoadError, UnknownTable, U
 from pumphouse.history.changes import Asked, Changed, changes, range_in
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.loader.keys import ALL_ROWS, Predicate
-from pumphouse.model.table import MysqlType
+from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
@@ -332,3 +333,141 @@ def test_rows_that_the_archive_alone_does_not_tell_are_refused_by_the_ddl(tmp_pa
     end = source.cut()
     with pytest.raises(LoadError, match=r"d\.t: the DDL at .* changed the type of v"):
         rows_of(source, "d.t", end)
+
+
+def partitioned(*ids: int) -> dict[str, Any]:
+    parts = [
+        {"id": id_, "name": {"O": f"p{id_}", "L": f"p{id_}"}, "less_than": [str(100 * (at + 1))], "in_values": None}
+        for at, id_ in enumerate(ids)
+    ]
+    return {"type": 1, "expr": "`id`", "columns": None, "enable": True, "num": len(ids), "definitions": parts}
+
+
+def refused(*arguments: str, root: Path) -> str:
+    found = CliRunner().invoke(cli, ["archive", *arguments, "--archive", f"file://{root}"])
+    assert found.exception is not None, found.output
+    return f"{found.output}{found.exception}"
+
+
+def versions_of(root: Path, *more: str) -> list[Any]:
+    said = [json.loads(line) for line in told("versions", "d.t", "--key", "7", "--json", *more, root=root).splitlines()]
+    return [(each["row"], each["from_ts"], each["ended"]) for each in said]
+
+
+def test_a_table_without_key_is_not_told_where_it_has_none_of_the_columns(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("k", [column(1, "a"), column(2, "b")], pk_is_handle=False)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("k", a=1, b=2)
+    source.add_column("k", column(3, "c"))
+    with source.txn() as t:
+        t.insert("k", a=1, b=2, c=5)
+    source.cut()
+    assert "d.k has no key, and at" in refused("changes", "d.k", "--columns", "c", "--json", root=tmp_path)
+    added = source.jobs[-1].commit_ts
+    (said,) = told("changes", "d.k", "--columns", "c", "--json", "--from", str(int(added)), root=tmp_path).splitlines()
+    assert json.loads(said)["new"] == {"c": 5}
+
+
+def exchanged(source: MadeSource) -> None:
+    """Changes of a table and of a partition, before and after they took each other's place."""
+    source.create_table("pt", [column(1, "id", flag=3)], partition=partitioned(900))
+    source.create_table("x", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("x", id=1)
+        t.insert("pt", id=2)
+    pt, x = source.tables["pt"].info, source.tables["x"].info
+    raw = {**pt.raw, "partition": partitioned(x.id)}
+    source.ddl(42, x.id, "ALTER TABLE pt EXCHANGE PARTITION p900 WITH TABLE x", TableInfo=raw)
+    source.tables["pt"].info = TableInfo.from_dict(raw)
+    source.tables["x"].info = TableInfo.from_dict({**x.raw, "id": 900})
+    with source.txn() as t:
+        t.insert("x", id=3)
+        t.insert("pt", id=4)
+    source.cut()
+
+
+@pytest.mark.parametrize(("table", "ids"), [("d.pt", [2, 4]), ("d.x", [1, 3])])
+def test_changes_count_to_the_table_that_they_were_made_in(tmp_path: Path, table: str, ids: list[int]) -> None:
+    source = MadeSource(tmp_path)
+    exchanged(source)
+    said = [json.loads(line) for line in told("changes", table, "--json", root=tmp_path).splitlines()]
+    assert [(each["table"], each["new"]["id"]) for each in said if each["op"] == "insert"] == [(table, i) for i in ids]
+    assert [each["action"] for each in said if each["op"] == "ddl"] == ["EXCHANGE_PARTITION"]
+
+
+@pytest.mark.parametrize(("type_", "ids"), [(20, (901,)), (23, (903, 901))])
+def test_versions_of_a_row_that_a_ddl_may_have_taken_away_are_refused(
+    tmp_path: Path, type_: int, ids: tuple[int, ...]
+) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)], partition=partitioned(900, 901))
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+    source.alter("t", type_, {**source.tables["t"].info.raw, "partition": partitioned(*ids)})
+    source.cut()
+    assert re.search(
+        r"versions of d\.t: .*_PARTITION\) changed rows", refused("versions", "d.t", "--key", "7", root=tmp_path)
+    )
+    ended = source.jobs[-1].commit_ts
+    with source.txn() as t:
+        t.source.tables["t"].rows.clear()
+        t.insert("t", id=7)
+    source.cut()
+    assert [row for row, _, _ in versions_of(tmp_path, "--from", str(int(ended)))] == [{"id": 7}]
+
+
+def test_versions_of_a_row_that_a_ddl_converted_are_refused(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v")])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7, v=5)
+    raw = json.loads(json.dumps(source.tables["t"].info.raw))
+    raw["cols"][1] = {**column(3, "v", MysqlType.VARCHAR), "offset": 1}
+    source.alter("t", 12, raw)
+    source.cut()
+    assert "changed the type of v" in refused("versions", "d.t", "--key", "7", root=tmp_path)
+    assert "no row of d.t has the key 9" in told("versions", "d.t", "--key", "9", root=tmp_path)
+
+
+def test_a_row_from_before_the_range_ends_with_its_table(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    with source.txn() as t:
+        t.insert("t", id=7)
+    source.genesis()
+    source.truncate("t")
+    end = source.cut()
+    assert versions_of(tmp_path) == [({"id": 7}, None, "TRUNCATE_TABLE")]
+    with source.txn() as t:
+        t.insert("t", id=7)
+    source.rename_table("t", "gone")
+    source.rename_table("gone", "t")
+    source.cut()
+    assert [(row, ended) for row, _, ended in versions_of(tmp_path)] == [
+        ({"id": 7}, "TRUNCATE_TABLE"),
+        ({"id": 7}, None),
+    ]
+    begin = source.cut()
+    held = source.tables["t"]
+    source.drop_table("t")
+    dropped = source.cut()
+    source.recover_table("t", held)
+    source.cut()
+    (first, second) = versions_of(tmp_path, "--from", str(int(begin)))
+    assert (first, second[2]) == (({"id": 7}, None, "DROP_TABLE"), None)
+    assert "dropped before the range" in refused(
+        "versions", "d.t", "--key", "7", "--from", str(int(dropped)), root=tmp_path
+    )
+    assert versions_of(tmp_path, "--to", str(int(end)))[-1][2] == "TRUNCATE_TABLE"
+
+
+def test_a_row_that_an_exchange_may_have_brought_is_refused(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    exchanged(source)
+    for table in ("d.pt", "d.x"):
+        assert "EXCHANGE_PARTITION) changed rows" in refused("versions", table, "--key", "5", root=tmp_path)
