@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,13 +36,23 @@ from pyspark.sql.datasource import (
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import read_view
 from pumphouse.errors import UsageError
-from pumphouse.history.changes import Asked, ChangeReader, forms_between, range_in, require_columns, tables_of
+from pumphouse.history.changes import (
+    Asked,
+    ChangeReader,
+    forms_between,
+    moment_in,
+    range_in,
+    require_columns,
+    tables_of,
+)
 from pumphouse.history.rows import Moment, moment_of, rows_at, table_at
-from pumphouse.history.table import COMMIT_TIME, COMMIT_TS, ChangeTable, row_batch, row_schema
+from pumphouse.history.table import COMMIT_TIME, COMMIT_TS, ChangeTable, require_one_key, row_batch, row_schema
 from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.keys import Predicate
+from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.selection import key_of
 from pumphouse.loader.work import SegmentPart
+from pumphouse.model.table import FieldType
 from pumphouse.model.tso import Tso, from_datetime
 from pumphouse.once import once
 from pumphouse.parts import Parts
@@ -167,6 +178,7 @@ class HistoryReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wi
             moment = moment_of(
                 view, asked.table, asked.upto, archive=question.archive, load=question.load, where=asked.where
             )
+            _warn(asked, moment.losses)
             return [RowsPartition(question, moment)]
         if asked.after >= asked.upto:
             return []
@@ -215,8 +227,8 @@ def _question(options: dict[str, str]) -> _Question:
             return None if text is None else parse_moment(text, lambda each: parts.moment(each, word=LATEST).ts)
 
         since, upto = moment("from"), moment("at" if at else "to")
-        view = read_view(archive, since=since or archive.genesis().ts)
-        begin, end = range_in(view, since, upto)
+        view = read_view(archive, since=since or archive.genesis().ts, upto=upto)
+        begin, end = (view.genesis.ts, moment_in(view, upto)) if at else range_in(view, since, upto)
         cluster_id = archive.cluster_id
     asked = Asked(table=options["table"], after=begin, upto=end, columns=columns)
     if at:
@@ -225,11 +237,19 @@ def _question(options: dict[str, str]) -> _Question:
     else:
         tables = tables_of(view.timeline, asked)
         forms = forms_between(view.timeline, asked, tables)
+        require_one_key(forms)
+        _warn(asked, losses_of(view.windows, after=begin, upto=end))
     require_columns(columns, forms)
     return _Question(
         archive=settings.archive, load=settings.load, cluster_id=cluster_id, asked=asked, tables=tables,
         forms=tuple(forms), at=at,
     )  # fmt: skip
+
+
+def _warn(asked: Asked, losses: Losses) -> None:
+    """On the driver: what is lost is in no row."""
+    for line in losses.lines():
+        warnings.warn(f"the history of {asked.table} is not whole: {line}", stacklevel=2)
 
 
 def _runs(pieces: Sequence[SegmentPart]) -> Iterator[list[SegmentPart]]:
@@ -275,7 +295,7 @@ def _keys(forms: Sequence[Form], equal: dict[str, list[Any]]) -> tuple[str, ...]
     """Keys that equalities with all of its columns mean; () where they say nothing, or nothing in every form."""
     names = forms[-1].wanted.key
     lists = [equal.get(name, []) for name in names]
-    if not names or any(form.wanted.key != names for form in forms) or not all(lists):
+    if not names or any(_key_types(form) != _key_types(forms[-1]) for form in forms) or not all(lists):
         return ()
     if len(names) > 1 and any(len(each) > 1 for each in lists):
         return ()
@@ -292,11 +312,16 @@ def _keys(forms: Sequence[Form], equal: dict[str, list[Any]]) -> tuple[str, ...]
     return found
 
 
+def _key_types(form: Form) -> dict[str, FieldType]:
+    """By name. A value that Spark compares is written in another way in each type: of two nothing is pushed."""
+    return {c.name: c.type for c in form.columns(form.wanted.key)} if form.wanted.key else {}
+
+
 def _typed(values: Sequence[Any]) -> str:
     """A key as somebody types it."""
     said = [f"0x{bytes(each).hex()}" if isinstance(each, bytes | bytearray) else str(each) for each in values]
     if len(said) == 1:
         return said[0]
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(said)
+    csv.writer(out, lineterminator="", quoting=csv.QUOTE_ALL).writerow(said)
     return out.getvalue()

@@ -45,7 +45,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="JSON on std
 @click.option(
     "--limit",
     type=click.IntRange(1),
-    help=f"Stop after so many. Default: {_LINES}, and all of them with --json or --sql.",
+    help=f"Stop after so many. Default: {_LINES}, and all of them with --json or --sql. Not with --sql.",
 )
 @archive_option
 @_json_option
@@ -53,7 +53,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="JSON on std
     "--sql",
     "as_sql",
     is_flag=True,
-    help="SQL on stdout: each change as a statement that does it again; with --at INSERTs.",
+    help="SQL on stdout: transactions that do the changes again, once; with --at INSERTs. Not with --columns.",
 )
 @pass_context
 def changes_command(
@@ -78,6 +78,12 @@ def changes_command(
 
     if as_json and as_sql:
         raise UsageError("--json and --sql are two things", hint="leave one of them out")
+    if as_sql and (columns or limit):
+        what = "--columns" if columns else "--limit"
+        raise UsageError(
+            f"--sql takes no {what}: its statements would do half of a change, or of a transaction",
+            hint="--key, --from and --to choose changes",
+        )
     if at is not None and (since or upto):
         raise UsageError("--at is one moment: it excludes --from and --to")
     how = "json" if as_json else "sql" if as_sql else "text"
@@ -104,14 +110,16 @@ def _show_changes(
     from pumphouse.runs.history import told_changes
 
     tellers: dict[str, Callable[[Any], Iterator[str]]] = {
-        "text": shown.lines, "json": lambda each: map(_json, shown.objects(each)), "sql": shown.statements,
-    }  # fmt: skip
+        "text": lambda found: chain.from_iterable(map(shown.lines, found)),
+        "json": lambda found: map(_json, chain.from_iterable(map(shown.objects, found))),
+        "sql": shown.statements,
+    }
     since, upto = (None if each is None else _time(settings, each) for each in between)
     with (
         bar(enabled=how == "text") as tell,
         told_changes(settings, table, since=since, upto=upto, keys=keys, columns=columns, progress=tell) as told,
     ):
-        more = _print(chain.from_iterable(map(tellers[how], told.found)), most)
+        more = _print(tellers[how](told.found), most)
     if more:
         click.echo("there are more: --limit N shows N of them, --from TIME those behind a moment", err=True)
     if how == "text":

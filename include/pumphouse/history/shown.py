@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -133,44 +133,69 @@ def _names(event: DdlEvent) -> list[str]:
 # -- SQL
 
 
-def statements(found: Changed | DdlEvent) -> Iterator[str]:
-    """Each change as a statement that does it again; a DDL is a comment, as its names may need a database.
+def statements(found: Iterable[Changed | DdlEvent]) -> Iterator[str]:
+    """Changes as transactions that do them again, once; a DDL is a comment, as its names may need a database.
+
+    Columns that the table computes are left out. What ends in an error leaves its last transaction open.
 
     Raises:
         UsageError: the table has no key, so that a statement could meet another row.
     """
-    if isinstance(found, DdlEvent):
-        yield f"-- {show(found.commit_ts)}: {found.action.name}: {_one_line(found.job.query)}"
-        return
+    opened: tuple[int, int] | None = None
+    for each in found:
+        if isinstance(each, DdlEvent):
+            if opened is not None:
+                yield "COMMIT;"
+                opened = None
+            yield f"-- {show(each.commit_ts)}: {each.action.name}: {_one_line(each.job.query)}"
+            continue
+        if not each.form.wanted.key:
+            raise UsageError(
+                f"{'.'.join(each.form.version.name)} has no key: a statement could meet another row",
+                hint="--json tells all",
+            )
+        for txn, statement in _of_changes(each):
+            if txn != opened:
+                if opened is not None:
+                    yield "COMMIT;"
+                yield f"-- {show(txn[0])}"
+                yield "BEGIN;"
+                opened = txn
+            yield statement
+    if opened is not None:
+        yield "COMMIT;"
+
+
+def _of_changes(found: Changed) -> Iterator[tuple[tuple[int, int], str]]:
+    """(commit ts, start ts) of each change, and its statement."""
     form, key = found.form, found.form.wanted.key
     name = qualified(*form.version.name)
-    if not key:
-        raise UsageError(
-            f"{'.'.join(form.version.name)} has no key: a statement could meet another row", hint="--json tells all"
-        )
     old, new = _literals(found.old), _literals(found.new)
-    last = None
+    put = _written(form, found.new)
     for at in range(len(found)):
-        ts, op = int(found.commit_ts[at]), int(found.op[at])
-        if ts != last:
-            yield f"-- {show(ts)}"
-            last = ts
+        txn, op = (int(found.commit_ts[at]), int(found.start_ts[at])), int(found.op[at])
         if op == INSERT:
-            yield f"{next(inserts(name, found.new.slice(at, 1)))[0].decode(errors='surrogateescape')};"
+            yield txn, f"{next(inserts(name, put.slice(at, 1)))[0].decode(errors='surrogateescape')};"
             continue
         where = " AND ".join(f"{quote(each)} = {old[each][at]}" for each in key)
         if op == DELETE:
-            yield f"DELETE FROM {name} WHERE {where};"  # noqa: S608 - names and values are quoted
+            yield txn, f"DELETE FROM {name} WHERE {where};"  # noqa: S608 - names and values are quoted
             continue
-        put = ", ".join(f"{quote(each)} = {new[each][at]}" for each in new if new[each][at] != old[each][at])
-        if put:
-            yield f"UPDATE {name} SET {put} WHERE {where};"  # noqa: S608
+        names = [each for each in put.schema.names if new[each][at] != old[each][at]]
+        if names:
+            sets = ", ".join(f"{quote(each)} = {new[each][at]}" for each in names)
+            yield txn, f"UPDATE {name} SET {sets} WHERE {where};"  # noqa: S608
 
 
 def row_statements(form: Form, batch: pa.RecordBatch) -> Iterator[str]:
     """INSERTs of rows."""
-    for text, _ in inserts(qualified(*form.version.name), batch):
+    for text, _ in inserts(qualified(*form.version.name), _written(form, batch)):
         yield f"{text.decode(errors='surrogateescape')};"
+
+
+def _written(form: Form, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that a server takes values of: the others it computes."""
+    return batch.select([name for name in batch.schema.names if name not in form.wanted.stored])
 
 
 def _literals(batch: pa.RecordBatch) -> dict[str, list[str]]:

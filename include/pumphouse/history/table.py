@@ -8,6 +8,7 @@ each change has one key.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -18,9 +19,11 @@ import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT
 from pumphouse.codec.reading import MAX_DIGITS, typed, typed_field
+from pumphouse.errors import UsageError
 from pumphouse.history.changes import Changed
 from pumphouse.loader.changes import OPS, Form
 from pumphouse.loader.decode import moved_of
+from pumphouse.model.tso import show
 
 COMMIT_TS, COMMIT_TIME, START_TS, POSITION = "_commit_ts", "_commit_time", "_start_ts", "_position"
 OP, TABLE, BEFORE, AFTER, EXACT = "_op", "_table", "_before", "_after", "_exact"
@@ -93,6 +96,19 @@ class ChangeTable:
             pa.repeat(pa.scalar(".".join(form.version.name)), len(at)),
         ]
         return pa.RecordBatch.from_arrays([*head, *keys, before, after, texts(exact, len(at))], schema=self.schema)
+
+
+def require_one_key(forms: Sequence[Form]) -> None:
+    """UsageError where a table's key has other names in a part of the range: its columns stand for all changes."""
+    newest = forms[-1].wanted.key
+    for form, behind in itertools.pairwise(forms):
+        other = [name.lower() for name in form.wanted.key] != [name.lower() for name in newest]
+        if newest and form.wanted.key and other:
+            raise UsageError(
+                f"the key of {'.'.join(form.version.name)} is {', '.join(form.wanted.key)}, and {', '.join(newest)} "
+                "at the end of the range",
+                hint=f"read the ranges apart: before and behind {show(behind.version.commit_ts)}",
+            )
 
 
 def row_schema(form: Form, columns: Sequence[str] = ()) -> pa.Schema:

@@ -19,15 +19,19 @@ from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import BadManifest, BadSegment, LoadError, UnknownTable, UsageError
-from pumphouse.history.changes import Asked, Changed, changes, range_in
+from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
+from pumphouse.history.table import require_one_key
+from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
+from pumphouse.loader.selection import key_of
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
+from spark_tasks.history import _keys as keys_of
 from tests.support import madearchive
-from tests.support.madearchive import Churn, MadeSource, column
+from tests.support.madearchive import Churn, MadeSource, column, index
 
 pytestmark = pytest.mark.row("A6")
 LOAD = LoadSettings(unit_bytes=1 << 20)
@@ -471,3 +475,73 @@ def test_a_row_that_an_exchange_may_have_brought_is_refused(tmp_path: Path) -> N
     exchanged(source)
     for table in ("d.pt", "d.x"):
         assert "EXCHANGE_PARTITION) changed rows" in refused("versions", table, "--key", "5", root=tmp_path)
+
+
+def test_sql_is_in_transactions_without_computed_columns_and_half_of_it_is_refused(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    computed = column(3, "g", generated_expr_string="`n` + 1", generated_stored=True, dependences={"n": {}})
+    source.create_table("t", [column(1, "id", flag=3), column(2, "n"), computed])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1, n=2, g=3)
+        t.insert("t", id=2, n=2, g=3)
+    with source.txn() as t:
+        t.update("t", 1, n=4, g=5)
+    source.cut()
+    sql = [line for line in told("changes", "d.t", "--sql", root=tmp_path).splitlines() if not line.startswith("--")]
+    assert sql[sql.index("BEGIN;") :] == [
+        "BEGIN;",
+        "INSERT INTO `d`.`t` (`id`,`n`) VALUES (1,2);",
+        "INSERT INTO `d`.`t` (`id`,`n`) VALUES (2,2);",
+        "COMMIT;",
+        "BEGIN;",
+        "UPDATE `d`.`t` SET `n` = 4 WHERE `id` = 1;",
+        "COMMIT;",
+    ]
+    assert "(`id`,`n`) VALUES" in told("changes", "d.t", "--sql", "--at", "latest", root=tmp_path)
+    for more in (("--columns", "n"), ("--limit", "1")):
+        assert f"takes no {more[0]}" in refused("changes", "d.t", "--sql", *more, root=tmp_path)
+
+
+def test_genesis_is_a_moment_and_losses_since_the_dump_are_told(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    with source.txn() as t:
+        t.insert("t", id=7)
+    at = source.genesis()
+    source.cut(binlog_skipped=True)
+    assert json.loads(told("changes", "d.t", "--at", str(int(at)), "--json", root=tmp_path)) == {"id": 7}
+    arguments = ["archive", "versions", "d.t", "--key", "7", "--from", str(int(source.archive.end()))]
+    source.truncate("t")
+    source.cut()
+    found = CliRunner().invoke(cli, [*arguments, "--archive", f"file://{tmp_path}"])
+    assert "binlogs skipped by TiDB" in found.stderr
+
+
+def key_forms(source: MadeSource) -> list[Form]:
+    view = read_view(source.archive)
+    question = Asked(table="d.t", after=view.genesis.ts, upto=view.end)
+    return forms_between(view.timeline, question, tables_of(view.timeline, question))
+
+
+def test_spark_pushes_a_key_as_it_is_and_none_where_its_type_changed(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    primary = index(1, "PRIMARY", ("a", 0), ("b", 1), primary=True, unique=True)
+    columns = [column(1, "a", flag=3), column(2, "b", MysqlType.VARCHAR, flag=1)]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary])
+    source.genesis()
+    source.cut()
+    forms = key_forms(source)
+    (key,) = keys_of(forms, {"a": [1], "b": ["x\n"]})
+    assert [each.as_py() for each in key_of(forms[-1].wanted, key)] == [1, b"x\n"]
+    raw = json.loads(json.dumps(source.tables["t"].info.raw))
+    raw["cols"][1] = {**column(2, "b", MysqlType.VARCHAR, flag=1, binary=True), "offset": 1}
+    source.alter("t", 12, raw)
+    source.cut()
+    assert keys_of(key_forms(source), {"a": [1], "b": ["x"]}) == ()
+    raw["cols"][0]["name"] = {"O": "c", "L": "c"}
+    raw["index_info"] = [index(1, "PRIMARY", ("c", 0), ("b", 1), primary=True, unique=True)]
+    source.alter("t", 12, raw)
+    source.cut()
+    with pytest.raises(UsageError, match=r"the key of d\.t is a, b, and c, b"):
+        require_one_key(key_forms(source))
