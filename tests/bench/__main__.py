@@ -24,6 +24,7 @@ MODULES = (
     "compare",
     "decode",
     "export",
+    "changes",
     "load",
     "restore",
     "restart",

@@ -35,6 +35,7 @@ from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.export import export_command
 from pumphouse.commands.find import find_command
+from pumphouse.commands.history import changes_command, versions_command
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.proof import proofs_command, prove_command
 from pumphouse.dump.run import DumpReport, take_dump
@@ -375,6 +376,8 @@ def show_command(context: Context, *, which: str) -> None:
 
 archive.add_command(find_command)
 archive.add_command(export_command)
+archive.add_command(changes_command)
+archive.add_command(versions_command)
 
 
 @archive.command("verify")

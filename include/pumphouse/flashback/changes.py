@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
-from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash, walk
+from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash
 from pumphouse.errors import UsageError
 from pumphouse.flashback.links import Links
 from pumphouse.flashback.plan import Subject
 from pumphouse.loader.context import read_piece
-from pumphouse.loader.decode import Layouts, groups_of, moved_of
+from pumphouse.loader.decode import Layouts, groups_of, moved_of, walked
 from pumphouse.loader.held import images_of
 from pumphouse.loader.report import Progress
 from pumphouse.loader.selection import has_key, key_of
@@ -174,7 +174,7 @@ class Changes:
     def _add(self, batch: pa.RecordBatch, *, whole: bool) -> None:
         """``whole``: of the range, in which changes may be chosen; else keys that are known already are looked for."""
         commit_ts, start_ts, parts = (batch.column(name).to_numpy() for name in _COLUMNS[:3])
-        found = walk(batch.column("payload"))
+        found = walked(batch)
         ids = self._of if whole else [id_ for id_, of in self._of.items() if of in self._known]
         found = found.take(np.isin(found.table_id, np.array(sorted(ids), np.int64)))
         of_txns = np.isin(commit_ts, self._txns) if len(self._txns) else np.ones(len(commit_ts), np.bool_)

@@ -11,12 +11,8 @@ from typing import IO
 from pumphouse.durable import fsync_dir
 from pumphouse.errors import UsageError
 from pumphouse.flashback.statements import Row, steps
-from pumphouse.mysql import SQL_MODE
+from pumphouse.loader.literals import SESSION
 
-_SESSION = f"""SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}';
-SET SESSION foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0;
-SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ;
-"""
 _BEGIN, _COMMIT = "BEGIN;\n", "COMMIT;\n"
 _COPY_BYTES = 1 << 20
 
@@ -33,7 +29,7 @@ class SqlFile:
 
     def __init__(self, path: Path, about: Sequence[str], *, new: bool, undoes: bool = False) -> None:
         self.path, self._undoes = path, undoes
-        self._head = ("".join(f"-- {' '.join(line.split())}\n" for line in about) + _SESSION).encode()
+        self._head = ("".join(f"-- {' '.join(line.split())}\n" for line in about) + SESSION).encode()
         if new and path.exists():
             raise UsageError(f"there is a file {path} already", hint="name another one")
         if path.exists() and path.stat().st_size:

@@ -137,13 +137,7 @@ class Decoder:
 
     def _add(self, batch: pa.RecordBatch, most: int = 0) -> None:
         txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
-        try:
-            found = walk(batch.column("payload"))
-        except CodecError as error:
-            at = error.txn or 0
-            raise CodecError(
-                f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
-            ) from error
+        found = walked(batch)
         places = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
         left_out = np.isin(txns.commit_ts, self._plan.without)
         if self._context.lows:
@@ -230,6 +224,16 @@ class Decoder:
 def _effect(net: np.ndarray, *, put: bool) -> list[pa.Array]:
     """Whether the row stands after the change, and its net change."""
     return [pa.array(np.full(len(net), put)), pa.array(net.astype(np.int32))]
+
+
+def walked(batch: pa.RecordBatch | pa.Table) -> Mutations:
+    """Row changes of binlogs (``commit_ts``, ``start_ts``, ``payload``); a CodecError names the transaction."""
+    try:
+        return walk(batch.column("payload"))
+    except CodecError as error:
+        at = error.txn or 0
+        start_ts, commit_ts = (batch.column(name)[at].as_py() for name in ("start_ts", "commit_ts"))
+        raise CodecError(f"transaction (start {start_ts}, commit {commit_ts}): {error}", **error.facts) from error
 
 
 class Layouts:

@@ -42,11 +42,13 @@ class Predicate:
         keys: primary keys, of several columns as a line of CSV.
         low: the key's first column is this or more.
         below: it is less than this.
+        exact: keys are these very values, byte by byte, whatever a server takes for equal. No plan keeps it.
     """
 
     keys: tuple[str, ...] = ()
     low: str | None = None
     below: str | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         """UsageError where it is two things at once."""

@@ -14,8 +14,14 @@ import pyarrow.compute as pc
 
 from pumphouse.loader.columns import Column, columns_of
 from pumphouse.loader.textrows import buffer_of, escaped
+from pumphouse.mysql import SQL_MODE
 from pumphouse.schema.ident import columns as column_list
 
+# What a script sets before such statements.
+SESSION = f"""SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}';
+SET SESSION foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0;
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+"""
 # A statement aims at so many bytes: larger ones are no faster, and servers keep each in memory several times.
 STATEMENT_BYTES = 256 << 10
 _ESCAPES = ((b"\\", b"\\\\"), (b"'", b"\\'"), (b"\0", b"\\0"))
@@ -34,6 +40,11 @@ def inserts(table: str, batch: pa.RecordBatch, *, most: int = STATEMENT_BYTES) -
         yield head + values, rows
 
 
+def literals(batch: pa.RecordBatch) -> list[pa.Array]:
+    """Each column as large_binary SQL; NULL stays NULL."""
+    return [_field(values, column) for values, column in zip(batch.columns, columns_of(batch.schema), strict=True)]
+
+
 def lists(column: pa.Array, *, most: int = STATEMENT_BYTES) -> Iterator[tuple[bytes, int]]:
     """The values of one column of numbers, none NULL, as ``1,2,3``, each with how many they are."""
     text = column.cast(pa.large_string()).cast(pa.large_binary())
@@ -42,7 +53,7 @@ def lists(column: pa.Array, *, most: int = STATEMENT_BYTES) -> Iterator[tuple[by
 
 def _bracketed(batch: pa.RecordBatch) -> pa.Array:
     """``(1,'a',NULL),`` for each row."""
-    fields = [_field(values, column) for values, column in zip(batch.columns, columns_of(batch.schema), strict=True)]
+    fields = literals(batch)
     comma = pa.scalar(b",", pa.large_binary())
     rows = (
         pc.binary_join_element_wise(*fields, comma, null_handling="replace", null_replacement="NULL")

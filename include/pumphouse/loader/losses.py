@@ -51,6 +51,15 @@ class Losses:
         ]
 
 
+def together(one: Losses, behind: Losses) -> Losses:
+    """Of two ranges, one behind the other."""
+    return Losses(
+        declared=tuple(dict.fromkeys((*one.declared, *behind.declared))),
+        unsynced=tuple(sorted({*one.unsynced, *behind.unsynced})),
+        binlog_skipped=(*one.binlog_skipped, *behind.binlog_skipped),
+    )
+
+
 def _gives_up(accepted: AcceptedCommit, manifest: Manifest) -> bool:
     passed = accepted.kind == AcceptedCommit.LATE and accepted.commit_ts <= manifest.start
     return (passed or accepted.kind in AcceptedCommit.GIVES_UP) and accepted.who != AcceptedCommit.ARCHIVE

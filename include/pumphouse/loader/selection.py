@@ -51,7 +51,11 @@ class Selection:
         self._keys: list[list[tuple[str, _Matcher]]] = []
         for text in predicate.keys:
             values = key_of(wanted, text)
-            self._keys.append([(c.name, _equal(c, v, table)) for c, v in zip(columns, values, strict=True)])
+            equal = [
+                partial(pc.equal, v) if predicate.exact else _equal(c, v, table)
+                for c, v in zip(columns, values, strict=True)
+            ]
+            self._keys.append([(c.name, each) for c, each in zip(columns, equal, strict=True)])
         self._bounds: list[_Matcher] = []
         limits: list[pa.Scalar] = []
         for bound, compare in ((predicate.low, pc.less_equal), (predicate.below, pc.greater)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pumphouse.codec.datum import Kind, kind_of
+from pumphouse.codec.reading import named
 from pumphouse.loader.columns import shown
 from pumphouse.model.table import FieldType
 
@@ -18,12 +19,7 @@ CODED = frozenset({"enum", "set", "bit"})
 
 def of_archive(value: Any, type_: FieldType) -> str:
     """A value of an image that is not NULL."""
-    kind, elems = kind_of(type_), type_.elems
-    if kind is Kind.ENUM and 0 < value <= len(elems):
-        value = elems[value - 1]
-    elif kind is Kind.SET and value < 1 << len(elems):
-        value = ",".join(each for at, each in enumerate(elems) if value >> at & 1)
-    return shown(value)
+    return shown(named(value, type_) if kind_of(type_) in (Kind.ENUM, Kind.SET) else value)
 
 
 def of_server(name: str, kind: str, *, zerofill: bool = False) -> str:

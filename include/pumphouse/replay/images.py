@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, blocks, key_hash, walk
+from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, blocks, key_hash
 from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.jit import UInts
 from pumphouse.codec.layout import arrow_field
@@ -18,7 +18,7 @@ from pumphouse.errors import CodecError, SchemaError
 from pumphouse.loader import textrows
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.decode import Layouts, groups_of, moved_of
+from pumphouse.loader.decode import Layouts, groups_of, moved_of, walked
 from pumphouse.loader.held import images_of
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.model.table import ColumnInfo
@@ -74,14 +74,8 @@ class Images:
 
     def changes(self, rows: pa.Table) -> tuple[list[Change], np.ndarray]:
         """Changes of transactions in commit order, and the commit ts of each."""
-        txn_ts, start_ts = rows.column("commit_ts").to_numpy(), rows.column("start_ts").to_numpy()
-        try:
-            found = walk(rows.column("payload"))
-        except CodecError as error:
-            txn = error.txn or 0
-            raise CodecError(
-                f"transaction (start {start_ts[txn]}, commit {txn_ts[txn]}): {error}", **error.facts
-            ) from error
+        txn_ts = rows.column("commit_ts").to_numpy()
+        found = walked(rows)
         if self._context.plan.without:
             found = found.take(~np.isin(txn_ts, self._context.plan.without)[found.txn])
         commit_ts = txn_ts[found.txn]

@@ -19,20 +19,18 @@ import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, walk
-from pumphouse.errors import CodecError, UnknownTable, UsageError
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
+from pumphouse.errors import UnknownTable
+from pumphouse.loader.changes import RowChanges
 from pumphouse.loader.context import read_piece
-from pumphouse.loader.decode import Layouts, groups_of
-from pumphouse.loader.held import images_of
-from pumphouse.loader.keys import key_columns
+from pumphouse.loader.decode import walked
+from pumphouse.loader.keys import Predicate
 from pumphouse.loader.report import Progress
-from pumphouse.loader.selection import has_key, key_of
-from pumphouse.loader.tables import Wanted
 from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import DdlEvent, TableVersion
+from pumphouse.schema.versions import DdlEvent
 
 ROWS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 DDL = "ddl"
@@ -138,9 +136,8 @@ class _Finder:
         self._windows = view.between(sought.after, sought.upto)
         self._timeline = view.timeline
         self._chosen = tables_called(view.timeline, sought)
-        self._layouts = Layouts(view.timeline)
+        self._rows = RowChanges(view.timeline, Predicate(keys=sought.keys, exact=True))
         self._ops = np.array([op for kind, op in ROWS.items() if kind in sought.kinds], np.uint8)
-        self._keys: dict[tuple[int, int], tuple[Wanted, list[list[pa.Scalar]]]] = {}
 
     def transactions(self) -> Iterator[Found]:
         """Of rows; none where only DDLs are looked for."""
@@ -207,16 +204,9 @@ class _Finder:
 
     def _in_batch(self, batch: pa.RecordBatch, wanted: np.ndarray) -> Iterator[Found]:
         commit_ts, start_ts, parts = (batch.column(name).to_numpy() for name in _COLUMNS[:3])
-        try:
-            found = walk(batch.column("payload"))
-        except CodecError as error:
-            at = int(error.txn or 0)
-            raise CodecError(
-                f"transaction (start {start_ts[at]}, commit {commit_ts[at]}): {error}", **error.facts
-            ) from error
+        found = walked(batch)
         found = found.take(np.isin(found.table_id, wanted) & np.isin(found.op, self._ops))
-        if self._sought.keys:
-            found = found.take(self._with_key(found, commit_ts[found.txn]))
+        found = found.take(self._rows.having(found, commit_ts[found.txn]))
         count = np.bincount(found.txn, minlength=batch.num_rows)
         enough = (count >= self._sought.rows) | ((parts > 1) & (count > 0))
         found = found.take(enough[found.txn])
@@ -236,42 +226,6 @@ class _Finder:
             name = f"table {table_id}"
         inserted, updated, deleted = (rows * (op == each) for each in (INSERT, UPDATE, DELETE))
         return Touched(table=name, table_id=table_id, inserted=inserted, updated=updated, deleted=deleted)
-
-    def _with_key(self, found: Mutations, commit_ts: np.ndarray) -> np.ndarray:
-        """Mask of the changes whose row has one of the keys, before or after."""
-        mask, place = np.zeros(len(found), np.bool_), np.zeros(len(found), np.int64)
-        for table_id in np.unique(found.table_id):
-            rows = found.table_id == table_id
-            ends = [each.commit_ts for each in self._timeline.versions.get(self._logical(int(table_id)), ())]
-            place[rows] = np.searchsorted(np.array(ends, np.int64), commit_ts[rows], "right")
-        for rows in groups_of(found.table_id, place, found.schema_version, found.op):
-            table_id, ts, op = int(found.table_id[rows[0]]), int(commit_ts[rows[0]]), int(found.op[rows[0]])
-            version = self._timeline.at_ts(table_id, ts)
-            written = self._timeline.at_version(table_id, int(found.schema_version[rows[0]]))
-            wanted, keys = self._key_of(version)
-            layout = self._layouts.of(wanted, written, wanted.key)
-            images = images_of(found.data, found.row_start[rows], found.row_len[rows], op, wanted, layout, None)
-            for each in images if op == UPDATE else (images,):
-                for key in keys:
-                    mask[rows] |= has_key(each, wanted.key, key)
-        return mask
-
-    def _logical(self, table_id: int) -> int:
-        return table_id if table_id in self._timeline.versions else self._timeline.partitions.get(table_id, table_id)
-
-    def _key_of(self, version: TableVersion) -> tuple[Wanted, list[list[pa.Scalar]]]:
-        """A table's version, and the keys as its columns have them; UsageError."""
-        at = (version.table.id, version.schema_version)
-        if at not in self._keys:
-            name, key = ".".join(version.name), key_columns(version.table)
-            if not key:
-                raise UsageError(f"{name} has no key", hint="leave --key out")
-            wanted = Wanted(
-                table_id=version.table.id, db=version.db, table=version.table, schema_version=version.schema_version,
-                key=key, epoch=0,
-            )  # fmt: skip
-            self._keys[at] = wanted, [key_of(wanted, text) for text in self._sought.keys]
-        return self._keys[at]
 
 
 def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:

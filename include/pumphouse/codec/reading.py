@@ -1,0 +1,144 @@
+"""What a reader gets of a column's values: in Arrow types that Spark, DuckDB and pandas know, and exact.
+
+- Integers are 64 bits, and DECIMAL(20) where 64 unsigned ones are needed; DECIMAL up to 38 digits is itself.
+- DATE, DATETIME and TIMESTAMP (a moment, in UTC) are themselves; TIME, JSON, ENUM and SET are text.
+- A value that its type cannot hold (a zero date, text that is no UTF-8, a SET without such an element) is NULL, and
+  its text stands beside it: ``exact``, by row. So nothing is bent, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.codec.datum import Kind, kind_of
+from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
+
+# Digits of a decimal that Arrow, Parquet and Spark hold.
+MAX_DIGITS = 38
+_WIDE = pa.decimal128(20, 0)
+_MOMENT, _CIVIL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+# Years, months and days of 0 are no dates to anybody but a MySQL; others are tried.
+_ZERO = r"^0000|-00"
+Exact = Mapping[int, str]
+_NONE: Exact = {}
+
+
+def typed_field(column: ColumnInfo) -> pa.Field:
+    """Nullable field of a column, named as it."""
+    return pa.field(column.name, typed_type(column.type))
+
+
+def typed_type(kind: FieldType) -> pa.DataType:
+    """Arrow type that readers get of a column's values."""
+    of = kind_of(kind)
+    if of is Kind.UINT:
+        return _WIDE if _is_wide(kind) else pa.int64()
+    if of is Kind.DECIMAL:
+        return pa.decimal128(kind.flen, max(kind.decimal, 0)) if 0 < kind.flen <= MAX_DIGITS else pa.string()
+    if of is Kind.DATETIME:
+        return _MOMENT if kind.tp == MysqlType.TIMESTAMP else _CIVIL
+    if of is Kind.BYTES:
+        return pa.binary() if kind.charset == "binary" else pa.string()
+    return _PLAIN.get(of, pa.string())
+
+
+def typed(values: pa.Array, column: ColumnInfo) -> tuple[pa.Array, Exact]:
+    """A column as `decode_images` makes it, in its reader's type; and the texts of the values that this cannot hold."""
+    kind, want = column.type, typed_type(column.type)
+    of = kind_of(kind)
+    if of in (Kind.ENUM, Kind.SET):
+        return _named(values, kind)
+    if of in (Kind.INT, Kind.FLOAT, Kind.DOUBLE, Kind.UINT):
+        return values.cast(want), _NONE
+    if pa.types.is_binary(want):
+        return values.cast(want), _NONE
+    if of in (Kind.DATE, Kind.DATETIME):
+        zero = pc.fill_null(pc.match_substring_regex(values, _ZERO), False)
+        exact = _texts(values, zero.to_numpy(zero_copy_only=False))
+        if exact:
+            values = pc.if_else(zero, pa.scalar(None, values.type), values)
+        return _cast(values, _CIVIL if want == _MOMENT else want, exact, want)
+    return _cast(values, want, _NONE, want)
+
+
+def readable(value: Any, kind: FieldType) -> int | float | str | None:
+    """A value of an image, as people and JSON get it: exact, bytes as ``0x…``, ENUM and SET by their elements."""
+    if value is None:
+        return None
+    of = kind_of(kind)
+    if of in (Kind.ENUM, Kind.SET):
+        return named(value, kind)
+    if of is Kind.BYTES:
+        if kind.charset != "binary":
+            try:
+                return str(bytes(value).decode())
+            except UnicodeDecodeError:
+                pass
+        return f"0x{bytes(value).hex()}"
+    if of is Kind.FLOAT:
+        return float(str(np.float32(value)))  # its own digits, not those of the double
+    found: int | float | str = value
+    return found
+
+
+def named(value: int, kind: FieldType) -> str:
+    """An ENUM or a SET by its elements; a number where there is no element, as ENUM's 0."""
+    elems = kind.elems
+    if kind_of(kind) is Kind.ENUM:
+        return elems[value - 1] if 0 < value <= len(elems) else str(value)
+    return ",".join(each for at, each in enumerate(elems) if value >> at & 1) if value < 1 << len(elems) else str(value)
+
+
+def _is_wide(kind: FieldType) -> bool:
+    return kind.tp == MysqlType.LONGLONG or (kind.tp == MysqlType.BIT and kind.flen > 63)
+
+
+def _named(values: pa.Array, kind: FieldType) -> tuple[pa.Array, Exact]:
+    found = pc.unique(values.drop_null())
+    names = [_name(each, kind) for each in found.to_pylist()]
+    texts = pa.array(names, pa.string()).take(pc.index_in(values, found))
+    odd = pc.and_(values.is_valid(), texts.is_null())
+    return texts, _exact(values, odd.to_numpy(zero_copy_only=False), str)
+
+
+def _name(value: int, kind: FieldType) -> str | None:
+    """Of an ENUM or a SET; '' is the ENUM of 0 where no element has that name. None: there is none."""
+    count = len(kind.elems)
+    if kind_of(kind) is Kind.ENUM and value == 0:
+        return None if "" in kind.elems else ""
+    return named(value, kind) if value < (1 << count if kind_of(kind) is Kind.SET else count + 1) else None
+
+
+def _cast(values: pa.Array, to: pa.DataType, exact: Exact, want: pa.DataType) -> tuple[pa.Array, Exact]:
+    """By Arrow; where it refuses, value by value."""
+    try:
+        found = values.cast(to)
+    except pa.ArrowException:
+        fits = np.array([_fits(values[at], to) for at in range(len(values))], np.bool_)
+        exact = {**exact, **_texts(values, ~fits)}
+        found = pc.if_else(pa.array(fits), values, pa.scalar(None, values.type)).cast(to)
+    return (found if to == want else found.cast(want)), exact
+
+
+def _fits(value: pa.Scalar, to: pa.DataType) -> bool:
+    try:
+        value.cast(to)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _texts(values: pa.Array, rows: np.ndarray) -> Exact:
+    return _exact(values, rows, lambda each: each if isinstance(each, str) else f"0x{each.hex()}")
+
+
+def _exact(values: pa.Array, rows: np.ndarray, text: Callable[[Any], str]) -> Exact:
+    return {int(at): text(values[int(at)].as_py()) for at in np.flatnonzero(rows)} if rows.any() else _NONE
+
+
+_PLAIN = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float32(), Kind.DOUBLE: pa.float64(), Kind.DATE: pa.date32()}

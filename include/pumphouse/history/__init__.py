@@ -1,0 +1,1 @@
+"""The archive's history, readable: changes of a table in commit order, its rows at a moment, versions of a row."""
