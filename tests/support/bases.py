@@ -10,6 +10,8 @@ from pumphouse.archive.view import read_view
 from pumphouse.folding.run import FoldReport, fold_base
 from pumphouse.model.tso import Tso
 from pumphouse.settings import LoadSettings
+from tests.support.dumpedsource import DumpedSource
+from tests.support.happenings import Happenings
 from tests.support.madearchive import MadeSource
 
 # Parts of a few rows.
@@ -39,3 +41,16 @@ def rows_of(source: MadeSource, base: Base) -> dict[str, Counter[tuple[Any, ...]
         assert len(rows) == table.rows == sum(segment.rows for segment in table.segments)
         found[table.table] = Counter(tuple(row.values()) for row in rows)
     return found
+
+
+def dump_meanwhile(source: DumpedSource, world: Happenings) -> Tso:
+    """A dump of all tables while they are written to; exact from the moment on that is returned."""
+    begun, chunks = source.cut(), []
+    for name in sorted(source.tables):
+        # What no key tells apart is read in a snapshot, of which the ts is known.
+        low = begun if source.tables[name].info.pk_is_handle else source.cut()
+        chunks.append(source.read(name, low, begun))
+        world.write(1)
+    at = source.publish(begun, chunks)
+    world.marks.append((at, source.snapshot()))
+    return at

@@ -37,9 +37,10 @@ def base_command(context: Context, *, at: str | None, dry_run: bool, as_json: bo
     from pumphouse.progress import bar
 
     settings = context.settings
+    asked = None if at == "latest" else moment(settings, at)
     with Parts(settings) as parts, bar(enabled=not as_json) as progress:
         report = fold_base(
-            parts.readable_archive, settings.load, settings.archive, moment(settings, at), dry_run=dry_run,
+            parts.readable_archive, settings.load, settings.archive, asked, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
     if as_json:

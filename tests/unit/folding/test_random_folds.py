@@ -11,10 +11,10 @@ import pytest
 
 from pumphouse.archive.verify import verify
 from pumphouse.objectstore.file import FileStore
-from tests.support.bases import SMALL, base_of, folded, rows_of
+from tests.support.bases import SMALL, base_of, dump_meanwhile, folded, rows_of
+from tests.support.dumpedsource import DumpedSource
 from tests.support.happenings import Happenings
 from tests.support.killed import Killed
-from tests.support.madearchive import MadeSource
 
 pytestmark = pytest.mark.row("A5")
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_file", "put_if_absent")
@@ -40,7 +40,7 @@ class Kill:
         return call
 
 
-def one_history(source: MadeSource, seed: int, kill: Kill) -> tuple[int, int]:
+def one_history(source: DumpedSource, seed: int, kill: Kill) -> tuple[int, int]:
     """Windows and folds of a seed, each held against the source; how many folds there were, and how many kills."""
     rng = random.Random(seed)
     world = Happenings(source, seed)
@@ -49,6 +49,9 @@ def one_history(source: MadeSource, seed: int, kill: Kill) -> tuple[int, int]:
         for _ in range(rng.randrange(1, 4)):
             if rng.random() < 0.5:
                 world.fill(rng.randrange(5, 60))
+            world.publish()
+        if rng.random() < 0.3:
+            dump_meanwhile(source, world)
             world.publish()
         at, rows = rng.choice(world.marks[-6:])
         load = SMALL.model_copy(update={"unit_bytes": rng.choice([300, 2_000, 1 << 20]), "connections": 2})
@@ -64,20 +67,20 @@ def one_history(source: MadeSource, seed: int, kill: Kill) -> tuple[int, int]:
         base = base_of(source, at)
         if base.folded is not None:
             assert rows_of(source, base) == rows
-            assert not folded(source, at, load).made
+        assert not folded(source, at, load).made
     assert verify(source.archive).sound
     return folds, kills
 
 
 @pytest.mark.parametrize("seed", ONE or range(30))
 def test_a_folded_base_has_the_rows_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    one_history(MadeSource(tmp_path), seed, Kill(monkeypatch))
+    one_history(DumpedSource(tmp_path), seed, Kill(monkeypatch))
 
 
 @pytest.mark.slow
 def test_campaign_of_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill, folds, kills = Kill(monkeypatch), 0, 0
-    source = MadeSource(tmp_path / "archive")
+    source = DumpedSource(tmp_path / "archive")
     for seed in range(1_000, 2_000):
         source.begin_anew()
         try:
