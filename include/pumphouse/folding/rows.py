@@ -30,16 +30,16 @@ def standing(entries: pa.Table, since: Tso) -> pa.Table:
     head = UnitHead.of(entries.schema)
     if not head.key:
         return _multiset(entries, head)
-    values = entries.drop_columns([field.name for field in ORDER_FIELDS])
-    if _of_base(entries):
-        rows = values
-    else:
-        folded = LastOfKeys.of(_strictly(entries, head, since) if head.droppable else entries, head.key)
+    at = np.arange(entries.num_rows)
+    if not _of_base(entries):
+        entries = _strictly(entries, head, since) if head.droppable else entries
+        folded = LastOfKeys.of(entries, head.key)
         check_keys(folded, head.key, f"{head.db}.{head.table}")
-        values = folded.entries.drop_columns([field.name for field in ORDER_FIELDS])
-        rows = values.take(pa.array(folded.at[folded.stands]))
-    rows = rows.combine_chunks()
-    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in head.key]))
+        at = folded.at[folded.stands]
+    keys = entries.select(list(head.key)).take(pa.array(at))
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in head.key])
+    rows = entries.drop_columns([field.name for field in ORDER_FIELDS])
+    return rows.take(pa.array(at[order.to_numpy()]))
 
 
 def _of_base(entries: pa.Table) -> bool:
