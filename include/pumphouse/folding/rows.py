@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -97,20 +98,21 @@ def cut(rows: pa.Table, most: int, begin: int | None, key: str | None) -> Iterat
         begin: rank where all of them begin; None = they are no range of the key, nor will the pieces be.
         key: its first column; None = there is none.
     """
-    count = -(-max(rows.nbytes, 1) // most)
-    if count == 1 or not rows.num_rows:
+    if rows.nbytes <= most or rows.num_rows < 2:
         yield begin, rows
         return
+    # With room to spare: a restore takes a part as it lies where it is no larger than a unit.
+    count = min(-(-4 * rows.nbytes // (3 * most)), rows.num_rows)
     edges = np.arange(1, count) * rows.num_rows // count
     if begin is not None and key is not None:
         ranks = key_rank(rows.column(key).combine_chunks())
         # Rows of one rank stay together; of a key whose ranks are in no order all do.
         if (ranks[1:] >= ranks[:-1]).all():
-            edges = np.unique(np.searchsorted(ranks, ranks[edges], "left"))
-            edges = edges[edges > 0]
-            if len(edges) >= count // 2:
-                for low, high in zip([0, *edges], [*edges, rows.num_rows], strict=True):
+            whole = np.unique(np.searchsorted(ranks, ranks[edges], "left"))
+            whole = whole[whole > 0]
+            if len(whole) >= count // 2:
+                for low, high in pairwise((0, *whole, rows.num_rows)):
                     yield (begin if low == 0 else int(ranks[low])), rows.slice(low, high - low)
                 return
-    for low, high in zip([0, *edges], [*edges, rows.num_rows], strict=True):
+    for low, high in pairwise((0, *edges, rows.num_rows)):
         yield None, rows.slice(low, high - low)
