@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.settings import DumpRule, LoadSettings
+from tests.support import formats
 from tests.support.bases import SMALL, base_of, folded, rows_of
 from tests.support.dumpedsource import DumpedSource
 from tests.support.madearchive import column, index
@@ -75,6 +77,7 @@ def test_a_table_that_did_not_change_is_named_and_nothing_of_it_is_read_or_writt
     assert keys_of(source, second, "t") == keys_of(source, first, "t")
     assert not any(key in name for key in keys_of(source, first, "t") for name in read)
     assert {each.name: (each.rewritten, each.written) for each in report.tables}["d.t"] == (False, 0)
+    formats.check("base", json.loads(source.archive.store.get(report.key)))
     assert report.bytes_named == sum(
         s.bytes for t in base_of(source, first).tables if t.table == "t" for s in t.segments
     )
