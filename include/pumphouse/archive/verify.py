@@ -45,7 +45,7 @@ from pumphouse.archive.stats import table_stats
 from pumphouse.archive.verified import AGAIN, read_verified
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeState
-from pumphouse.model.tso import Tso, name20, show
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
 
 _READERS = 4
@@ -301,8 +301,18 @@ def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manif
     named |= {segment.key for table in genesis.base or () for segment in table.segments}
     report.orphans += sum(1 for each in archive.store.list(layout.SEGMENTS) if each.key not in named)
     # A later dump keeps the notes of its chunks beside it; one that is under way is told by `archive ls`.
-    dumped = f"{layout.BASE}{name20(genesis.ts)}/"
+    dumped = layout.base_folder(genesis.ts)
     report.orphans += sum(1 for each in archive.store.list(dumped) if each.key not in named)
+    # A fold has no notes: what it left is in no dump's folder, and no base names it.
+    keys = [each.key for each in archive.store.list(layout.BASE) if not each.key.startswith(dumped)]
+    for key in layout.base_documents(keys):
+        try:
+            base = Base.from_json(key, archive.store.get(key), cluster_id=archive.cluster_id, genesis=genesis.sha256)
+        except BinlogError:
+            return  # it is named as what it is, and what it names is not known
+        named |= base.keys
+    dumps = {layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))}
+    report.orphans += sum(1 for key in keys if key not in named and layout.base_low(key) not in dumps)
 
 
 # -- content -----------------------------------------------------------------------------------------------------------

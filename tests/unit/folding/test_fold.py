@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from pumphouse.archive import layout
-from pumphouse.archive.base import BaseBegun
+from pumphouse.archive.base import Base, BaseBegun
 from pumphouse.archive.declare import Declaration
 from pumphouse.archive.document import sha256
 from pumphouse.archive.objects import SourceObject, SourceObjects, objects_of
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
+from pumphouse.dump.survey import survey
 from pumphouse.errors import BadManifest, BadSegment, DuplicateKey, FoldRefused, UsageError
 from pumphouse.folding import run as folding
 from pumphouse.loader.work import base_work
@@ -178,6 +179,22 @@ def test_a_dump_whose_rows_are_newer_than_its_low_folds_and_so_does_a_dump_over_
     at = source.cut()
     assert folded(source, at).older_ts > low
     assert rows_of(source, base_of(source, at)) == source.snapshot()
+    earlier, begun = base_of(source, at), source.cut()
+    chunks = [source.read("o", begun, begun)]
+    put(source, "t", 202)
+    exact = source.cut()
+    source.tick()
+    source.cut()
+    view = read_view(source.archive)
+    found = survey(view, earlier.low, chunks, exact, earlier.tables, lambda version: version.table.name == "o")
+    dump = Base(begun=begun, low=earlier.low, ts=exact, tables=found.tables, columns=True, sha256="")
+    source.archive.publish_base(dump)
+    put(source, "t", 203)
+    last = source.cut()
+    report = folded(source, last)
+    assert report.older_ts == exact
+    assert rows_of(source, base_of(source, last)) == source.snapshot()
+    assert next(each.named for each in report.tables if each.name == "d.t") > 3
 
 
 # -- what belongs to a base
@@ -268,6 +285,8 @@ def test_the_second_fold_of_a_moment_finds_the_first(source: DumpedSource, monke
     assert report.bytes_written == beside[0].bytes_written
     assert rows_of(source, base_of(source, at)) == source.snapshot()
     assert not folded(source, at).made
+    written = sum(each.written for each in report.tables)
+    assert (verify(source.archive).sound, verify(source.archive).orphans) == (True, written)
 
 
 def test_a_moment_that_is_not_there_and_a_name_that_a_dump_has_are_refused(source: DumpedSource) -> None:
