@@ -257,7 +257,7 @@ def _work(
     plan: FoldPlan,
     view: ArchiveView,
     tables: Sequence[FoldTable],
-    buckets: Mapping[int, int],
+    buckets: dict[int, int],
     ranges: Mapping[int, tuple[int, ...]],
     older: Iterable[SegmentPart],
 ) -> Work:
@@ -281,6 +281,7 @@ def _work(
         events=(),
         losses=plan.losses,
         lows=plan.older.lows,
+        sizes={table.id: table.bytes for table in tables},
     )
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pumphouse.codec.columnar import key_rank
 from pumphouse.errors import DuplicateKey, FoldRefused
 from pumphouse.loader.columns import shown
-from pumphouse.loader.fold import NET, NET_FIELD, ORDER_FIELDS, START, TS, LastOfKeys, check_keys, fold_multiset
+from pumphouse.loader.fold import NET, NET_FIELD, ORDER_FIELDS, TS, LastOfKeys, check_keys, fold_multiset
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.tso import Tso
@@ -31,21 +31,13 @@ def standing(entries: pa.Table, since: Tso) -> pa.Table:
     head = UnitHead.of(entries.schema)
     if not head.key:
         return _multiset(entries, head)
-    at = np.arange(entries.num_rows)
-    if not _of_base(entries):
-        entries = _strictly(entries, head, since) if head.droppable else entries
-        folded = LastOfKeys.of(entries, head.key)
-        check_keys(folded, head.key, f"{head.db}.{head.table}")
-        at = folded.at[folded.stands]
-    keys = entries.select(list(head.key)).take(pa.array(at))
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in head.key])
+    entries = _strictly(entries, head, since) if head.droppable else entries
+    folded = LastOfKeys.of(entries, head.key)
+    check_keys(folded, head.key, f"{head.db}.{head.table}")
+    folded = folded.in_order(np.flatnonzero(folded.stands))
+    order = pc.sort_indices(folded.keys(head.key), sort_keys=[(name, "ascending") for name in head.key])
     rows = entries.drop_columns([field.name for field in ORDER_FIELDS])
-    return rows.take(pa.array(at[order.to_numpy()]))
-
-
-def _of_base(entries: pa.Table) -> bool:
-    """Whether all are rows of a base, each of which has a key of its own: no transaction commits as it starts."""
-    return bool(pc.all(pc.equal(entries.column(TS), entries.column(START)), min_count=0).as_py())
+    return rows.take(pa.array(folded.in_order(order.to_numpy()).at))
 
 
 def _strictly(entries: pa.Table, head: UnitHead, since: Tso) -> pa.Table:

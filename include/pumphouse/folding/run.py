@@ -210,8 +210,10 @@ class _Fold:
         given = self._given_ranges([table for table in tables if table.in_parts])
         work = work_of(self._plan, self._view, self._settings, tables, given)
         if work.plan.buckets.keys() - given.keys():
-            found = Decoder(self._context(work)).ranges(work.pieces)
-            work = replace(work, plan=replace(work.plan, ranges={**found, **work.plan.ranges}))
+            ranges = {**Decoder(self._context(work)).ranges(work), **work.plan.ranges}
+            # A key that is met often begins two buckets, of which one has nothing.
+            buckets = {**work.plan.buckets} | {table_id: len(ranks) + 1 for table_id, ranks in ranges.items()}
+            work = replace(work, plan=replace(work.plan, ranges=ranges, buckets=buckets))
         context, connections = self._context(work), self._settings.connections
         jobs = [
             job
@@ -238,7 +240,7 @@ class _Fold:
         """
         large = [table for table in tables if table.log_bytes > self._settings.unit_bytes]
         log_work = log_of(self._plan, self._view, large, self._settings.unit_bytes)
-        cuts = Decoder(self._context(log_work)).ranges(log_work.pieces) if large else {}
+        cuts = Decoder(self._context(log_work)).ranges(log_work) if large else {}
         small = {table.id for table in tables} - {table.id for table in large}
         return {
             table.id: tuple(sorted({*table.ranks, *cuts.get(table.id, ())}))
