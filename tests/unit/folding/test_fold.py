@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from pumphouse.archive import layout
@@ -438,3 +441,21 @@ def test_ranks_tell_the_parts_of_texts_and_of_numbers(source: DumpedSource) -> N
     assert of.ranks is not None
     assert list(of.ranks) == sorted(of.ranks)
     assert rows_of(source, base_of(source, at)) == source.snapshot()
+
+
+def test_the_recipe_of_the_page_reads_a_table_in_duckdb(source: DumpedSource) -> None:
+    amount = column(3, "amount", MysqlType.NEWDECIMAL, flen=10, decimal=2)
+    source.create_table("orders", [ID, column(2, "status", MysqlType.VARCHAR), amount])
+    with source.txn() as t:
+        for n in range(50):
+            t.insert("orders", id=n, status=b"new" if n % 2 else b"paid", amount="1.50")
+    at, _ = source.cut(), folded(source)
+    page = (formats.ROOT / "docs/operations.md").read_text()
+    recipe = re.search(r"```sql\n(-- DuckDB.*?)```", page, re.DOTALL)
+    assert recipe is not None
+    text = recipe.group(1).replace("ARCHIVE", f"{source.root}/{source.cluster_id}").replace("'shop'", "'d'")
+    with duckdb.connect() as duck:
+        *before, last = re.sub(r"base/\d{20}/", f"base/{at:020d}/", text).strip().rstrip(";").split(";")
+        for each in before:
+            duck.execute(each)
+        assert sorted(duck.execute(last).fetchall()) == [("new", 25, Decimal("37.50")), ("paid", 25, Decimal("37.50"))]
