@@ -119,7 +119,7 @@ class Base:
     ``begun`` names it. ``low == ts``: no log is laid over it. ``low`` lies below ``begun`` where a dump took tables
     over from an earlier base. ``without``: what it lacks. ``objects``: digest of what was kept as text with it
     (`pumphouse.archive.objects`); '' = nothing was. ``folded``: the moment from which on the base is exact that it was
-    folded from; None = it is a dump.
+    folded from; None = it is a dump. ``descends``: `since` of the base that rows were taken over from.
     """
 
     begun: Tso
@@ -131,6 +131,12 @@ class Base:
     without: tuple[TableWithout, ...] = ()
     objects: str = ""
     folded: Tso | None = None
+    descends: Tso | None = None
+
+    @property
+    def since(self) -> Tso:
+        """What the log lacks above it, the base lacks: the low of the dump that the base descends from."""
+        return self.low if self.descends is None else self.descends
 
     @property
     def keys(self) -> frozenset[str]:
@@ -165,6 +171,7 @@ class Base:
                 "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
                 **({"objects_sha256": self.objects} if self.objects else {}),
                 **({} if self.folded is None else {"folded_ts": int(self.folded)}),
+                **({} if self.descends is None else {"since_ts": int(self.descends)}),
             },
         )
 
@@ -183,6 +190,7 @@ class Base:
                 without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
                 objects=strict.text(value.get("objects_sha256", "")),
                 folded=Tso(strict.integer(value["folded_ts"])) if "folded_ts" in value else None,
+                descends=Tso(strict.integer(value["since_ts"])) if "since_ts" in value else None,
             )
             return (
                 base,
@@ -195,7 +203,7 @@ class Base:
             raise BadManifest(f"{key} is of another archive or another dump", path=key, offset=0, reason="archive")
         if not base.low <= base.begun <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
             raise BadManifest(f"{key} holds a table from beyond its own range", path=key, offset=0, reason="range")
-        if base.folded is not None and not base.folded < base.low == base.ts:
+        if base.since > base.low or (base.folded is not None and not base.folded < base.low == base.ts):
             raise BadManifest(f"{key} is exact at no moment of its own", path=key, offset=0, reason="folded")
         for table in base.tables:
             ranged = table.ranks is None or len(table.ranks) == max(len(table.segments) - 1, 0)

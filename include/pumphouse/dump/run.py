@@ -204,7 +204,8 @@ class _Dump:
             view = read_view(self._archive, since=log_from)
             state = survey(view, log_from, self._chunks(low), at, kept, chosen, self._settings.dump.without)
             if not state.missing:
-                base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="")
+                base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="",
+                            descends=None if earlier is None else earlier.since)  # fmt: skip
                 objects, digest = self._keep_objects(low)
                 # Another run's is as good.
                 base = self._archive.publish_base(replace(base, without=state.without, objects=digest), self._clock)

@@ -107,6 +107,7 @@ def plan_fold(view: ArchiveView, at: Tso) -> FoldPlan:
         )
     changes, sizes = _changes(view, older, at)
     events = view.timeline.ddls(older.low, at)
+    _require_known([event for event in events if event.commit_ts > older.ts], at)
     had = {table.table_id: table for table in older.tables}
     left_out = {table.table_id: table for table in older.without}
     tables, without, why = [], [], {}
@@ -124,14 +125,21 @@ def plan_fold(view: ArchiveView, at: Tso) -> FoldPlan:
         tables.append(table)
     if why:
         raise _refused(at, why)
-    losses = losses_of(view.windows, after=older.low, upto=at)
-    if losses.declared or losses.binlog_skipped:
-        raise FoldRefused(
-            f"the log behind the base of {show(older.ts)} lacks something that a folded base would hide: "
-            f"{'; '.join(Losses(declared=losses.declared, binlog_skipped=losses.binlog_skipped).lines())}",
-            hint="a dump is whole again: pumphouse archive dump; later bases are folded from that",
-        )
+    losses = losses_of(view.windows, after=older.since, upto=at)
     return FoldPlan(at=at, older=older, tables=tuple(tables), without=tuple(without), losses=losses)
+
+
+def _require_known(events: Sequence[DdlEvent], at: Tso) -> None:
+    """FoldRefused where a DDL stops a restore: behind a base of a later moment nobody would be told of it."""
+    stop = next((event.problem for event in events if event.problem), "")
+    twice = next((after for before, after in pairwise(events) if before.commit_ts == after.commit_ts), None)
+    if twice is not None and not stop:
+        stop = f"the schema history has two DDLs at {show(twice.commit_ts)}"
+    if stop:
+        raise FoldRefused(
+            f"no restore leads to {show(at)}, and a base of it would hide that: {stop}",
+            hint="fold a moment before it (--at); a new dump leads on: pumphouse archive dump",
+        )
 
 
 def _table(
@@ -175,8 +183,6 @@ def _refusal(view: ArchiveView, older: Base, table: FoldTable, events: list[DdlE
     """Why a table's rows at the moment are not known, or ''."""
     if table.older is None and not _born(table, events):
         return f"the base of {show(older.ts)} does not have it, and the log does not say how its rows came"
-    if not table.changes and table.older is not None and not table.older.rows:
-        return ""
     remedy = "a dump of the table says them"
     since = older.low if table.older is None else older.ts
     if why := untold(table.version, [each for each in events if each.commit_ts > since], NO_RULES, remedy):
@@ -263,7 +269,7 @@ def _work(
 ) -> Work:
     ids = frozenset(table.id for table in tables)
     ids |= {part for part, table_id in view.timeline.partitions.items() if table_id in ids}
-    low = plan.older.low
+    low, exact = plan.older.low, plan.older.ts
     windows = view.between(low, plan.at)
     return Work(
         plan=Plan(
@@ -276,7 +282,12 @@ def _work(
             ranges=ranges,
             only=tuple(sorted(table.name.lower() for table in tables)),
         ),
-        pieces=(*older, *pieces_of(windows, low, plan.at, ids)),
+        # Cut where the older base is exact: what lies before it only makes it so.
+        pieces=(
+            *older,
+            *pieces_of(view.between(low, exact), low, exact, ids),
+            *pieces_of(view.between(exact, plan.at), exact, plan.at, ids),
+        ),
         tables=ids | tables_beside(windows, ids),
         events=(),
         losses=plan.losses,

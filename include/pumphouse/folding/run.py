@@ -194,6 +194,7 @@ class _Fold:
         base = Base(
             begun=at, ts=at, low=at, tables=tables, columns=True, sha256="", without=plan.without,
             objects=self._keep_objects(), folded=plan.older.ts,
+            descends=plan.older.since,
         )  # fmt: skip
         self._require_there(base)
         base = self._archive.publish_base(base, clock)
@@ -223,9 +224,12 @@ class _Fold:
         counted = _Counted(self._progress, "decoding the archive", len(work.pieces))
         made: dict[int, list[Part]] = {table.id: [] for table in tables}
         with Spill.made() as spill, ThreadPoolExecutor(connections, thread_name_prefix="fold") as pool:
-            for ended in [
-                pool.submit(spill.put, context, some, counted.one) for some in deal(work.pieces, connections)
-            ]:
+            # No decoder takes changes from both sides of the older base's moment: it would make one of a key's.
+            exact = self._plan.older.ts
+            before = [piece for piece in work.pieces if piece.window is None or piece.after < exact]
+            after = [piece for piece in work.pieces if piece.window is not None and piece.after >= exact]
+            dealt = [*deal(before, connections), *deal(after, connections)]
+            for ended in [pool.submit(spill.put, context, some, counted.one) for some in dealt]:
                 ended.result()
             folded = pool.map(lambda job: self._fold(context, spill, job), jobs)
             for done, (job, parts) in enumerate(zip(jobs, folded, strict=True)):

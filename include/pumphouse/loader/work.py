@@ -104,7 +104,7 @@ class Work:
                 | {table.table_id for table in base.tables if ids is None or table.table_id in ids},
                 events=(),
                 txn_rules=txn_rules,
-                losses=losses_of(windows, after=base.low, upto=base.ts),
+                losses=losses_of(view.windows, after=base.since, upto=base.ts),
                 lows=base.lows,
                 sequences=_sequences(view, Tso(0), plan.to_ts, rules),
             )

@@ -18,16 +18,19 @@ from pumphouse.archive import layout
 from pumphouse.archive.base import Base, BaseBegun
 from pumphouse.archive.declare import Declaration
 from pumphouse.archive.document import sha256
+from pumphouse.archive.manifest import AcceptedCommit
 from pumphouse.archive.objects import SourceObject, SourceObjects, objects_of
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.dump.survey import survey
 from pumphouse.errors import BadManifest, BadSegment, DuplicateKey, FoldRefused, UsageError
 from pumphouse.folding import run as folding
+from pumphouse.loader.losses import Losses
 from pumphouse.loader.work import base_work
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
+from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import DumpRule, LoadSettings
 from tests.support import formats
 from tests.support.bases import SMALL, base_of, folded, rows_of
@@ -323,11 +326,20 @@ def other_key(source: DumpedSource) -> None:
     source.alter("q", 7, {**source.tables["q"].info.raw, "index_info": keys[1:]})
 
 
-def lost(source: DumpedSource) -> None:
-    put(source, "t", 400)
-    end = Tso(source.tick())
-    loss = Declaration(node_id="pump-0", incarnation="i", from_ts=Tso(end - 5), to_ts=end, reason="disk", who="ops")
-    source.cut(declared=(loss,))
+def exchanged(source: DumpedSource) -> None:
+    part = {"id": 900, "name": {"O": "p0", "L": "p0"}, "less_than": ["1000"]}
+    source.create_table("p", [ID, TEXT], partition={"type": 1, "expr": "id", "enable": True, "definitions": [part]})
+    folded(source, source.cut())
+    whole, parted = source.tables["o"].info, copy.deepcopy(source.tables["p"].info.raw)
+    parted["partition"]["definitions"][0]["id"] = whole.id
+    source.ddl(42, whole.id, "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE o", TableInfo=parted)
+    source.ddl(4, 900, "DROP TABLE `o`", TableInfo={**whole.raw, "id": 900})
+
+
+def unknown(source: DumpedSource) -> None:
+    other = source.tables["o"].info
+    source.ddl(99, other.id, "ALTER TABLE o STRANGE", TableInfo=other.raw)
+    source.drop_table("o")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +347,8 @@ def lost(source: DumpedSource) -> None:
     [
         (converted, "d.t: the DDL at .* changed the type of s.*archive dump --table d.t"),
         (other_key, "d.q: its rows were told apart by another key until.*archive dump --table d.q"),
-        (lost, "declared lost: Pump pump-0.*a dump is whole again"),
+        (exchanged, "d.p: the DDL at .* changed rows without a binlog.*archive dump --table d.p"),
+        (unknown, "no restore leads to .*99.*a new dump leads on"),
     ],
 )
 def test_what_the_archive_alone_does_not_say_is_refused_by_name(
@@ -343,10 +356,53 @@ def test_what_the_archive_alone_does_not_say_is_refused_by_name(
 ) -> None:
     happen(source)
     at = source.cut()
+    before = [each.key for each in source.archive.store.list(layout.BASE)]
     for how in ({"dry_run": True}, {}):
         with pytest.raises(FoldRefused, match=f"(?s){said}"):
             folded(source, at, **how)
-    assert not any("base.json" in each.key for each in source.archive.store.list(layout.BASE))
+    assert [each.key for each in source.archive.store.list(layout.BASE)] == before
+
+
+def test_what_the_log_lacks_behind_the_dump_a_restore_from_the_folded_base_says(source: DumpedSource) -> None:
+    put(source, "t", 400)
+    first = Tso(source.tick())
+    loss = Declaration(node_id="pump-0", incarnation="i", from_ts=Tso(first - 5), to_ts=first, reason="disk", who="ops")
+    put(source, "t", 401)
+    at = source.cut(declared=(loss,))
+    late = Tso(at - 2)
+
+    def losses() -> Losses:
+        view = read_view(source.archive)
+        plan = plan_restore(view, view.end, task="t", settings=LoadSettings())
+        assert base_work(view, view.bases[-1], "t", LoadSettings()).losses == plan.losses or len(view.bases) == 1
+        return plan.losses
+
+    folded(source, at)
+    put(source, "t", 402)
+    # A row from before the base came after it, and somebody goes on without.
+    record = AcceptedCommit(
+        node_id="pump-0", start_ts=Tso(late - 1), commit_ts=late, kind="late", reason="disk", who="ops"
+    )
+    source.cut(accepted=(record,))
+    found = losses()
+    assert [each.to_ts for each in found.declared] == [first, late]
+    put(source, "o", 403)
+    folded(source, source.cut())  # a fold of a fold
+    assert losses() == found
+
+
+def test_a_key_that_changes_on_both_sides_of_a_dumps_moment_is_no_key_of_two_rows(source: DumpedSource) -> None:
+    unique = index(1, "u", ("id", 0), unique=True)
+    source.create_table("q", [column(1, "id", flag=1), TEXT], pk_is_handle=False, index_info=[unique])
+    low = source.cut()
+    with source.txn() as t:
+        handle = t.insert("q", id=2, s=b"b")  # the dump reads it, and the log brings it again
+    source.publish(low, [source.read(name, low, low) for name in source.tables])
+    with source.txn() as t:
+        t.update("q", handle, s=b"c")
+    at = source.cut()
+    folded(source, at, SMALL.model_copy(update={"connections": 1}))
+    assert rows_of(source, base_of(source, at)) == source.snapshot()
 
 
 def test_rows_that_a_key_which_is_going_does_not_tell_apart_are_refused(source: DumpedSource) -> None:
