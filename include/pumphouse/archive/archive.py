@@ -281,7 +281,7 @@ class Archive:
 
     def publish_base(self, base: Base, clock: Clock = SYSTEM_CLOCK) -> Base:
         """Make a base visible, or the one of that name that another run has put: read back. UnsafeStore."""
-        key, genesis = layout.base_document(base.begun), self.genesis().sha256
+        key, genesis = base.key, self.genesis().sha256
         data = base.to_json(cluster_id=self.cluster_id, genesis=genesis)
         try:
             put_once(self.store, key, data, lambda found: found == data, clock=clock)

@@ -5,7 +5,7 @@ under ``base/<low>/``, holds typed columns, and is taken while the source is wri
 ``low``, so what the log has of each table above the table's own low is laid over them, and from ``ts`` on the result is
 exact (the watermark method of DBLog). A folded one (`pumphouse.folding`) is made of an older base and the windows
 behind it: it is exact at its ``low``, and names the segments of the older one where nothing changed. ``base.json``, put
-last, makes either visible.
+last, makes a dump visible, ``folded.json`` a folded base.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class Base:
 
     ``begun`` names it. ``low == ts``: no log is laid over it. ``low`` lies below ``begun`` where a dump took tables
     over from an earlier base. ``without``: what it lacks. ``objects``: digest of what was kept as text with it
-    (`pumphouse.archive.objects`); '' = nothing was. ``folded``: the moment from which on the base is exact that it was
+    (`pumphouse.archive.objects`); '' = nothing was. ``objects_of``: what names the dump that it was kept with, if
+    another. ``folded``: the moment from which on the base is exact that it was
     folded from; None = it is a dump. ``descends``: `since` of the base that rows were taken over from.
     """
 
@@ -130,6 +131,7 @@ class Base:
     sha256: str
     without: tuple[TableWithout, ...] = ()
     objects: str = ""
+    objects_of: Tso | None = None
     folded: Tso | None = None
     descends: Tso | None = None
 
@@ -139,14 +141,25 @@ class Base:
         return self.low if self.descends is None else self.descends
 
     @property
+    def key(self) -> str:
+        """Key of its document."""
+        if not self.columns:
+            return layout.GENESIS
+        return layout.base_document(self.begun) if self.folded is None else layout.folded_document(self.begun)
+
+    @property
+    def objects_key(self) -> str:
+        """Key of what was kept as text."""
+        return layout.base_objects(self.begun if self.objects_of is None else self.objects_of)
+
+    @property
     def keys(self) -> frozenset[str]:
         """Keys of all objects that a restore from it reads: its document, what was kept with it, and its segments.
 
         Those of a folded base lie in the folders of older ones, too.
         """
-        document = layout.base_document(self.begun) if self.columns else layout.GENESIS
-        kept = {layout.base_objects(self.begun)} if self.objects else set()
-        return frozenset({document, *kept, *(each.key for table in self.tables for each in table.segments)})
+        kept = {self.objects_key} if self.objects else set()
+        return frozenset({self.key, *kept, *(each.key for table in self.tables for each in table.segments)})
 
     @property
     def rows(self) -> int:
@@ -170,6 +183,7 @@ class Base:
                 "ts": int(self.ts),
                 "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
                 **({"objects_sha256": self.objects} if self.objects else {}),
+                **({} if self.objects_of is None else {"objects_of": int(self.objects_of)}),
                 **({} if self.folded is None else {"folded_ts": int(self.folded)}),
                 **({} if self.descends is None else {"since_ts": int(self.descends)}),
             },
@@ -189,6 +203,7 @@ class Base:
                 sha256=sha256(data),
                 without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
                 objects=strict.text(value.get("objects_sha256", "")),
+                objects_of=Tso(strict.integer(value["objects_of"])) if "objects_of" in value else None,
                 folded=Tso(strict.integer(value["folded_ts"])) if "folded_ts" in value else None,
                 descends=Tso(strict.integer(value["since_ts"])) if "since_ts" in value else None,
             )
@@ -199,7 +214,7 @@ class Base:
             )
 
         base, of_cluster, of_genesis = parse(key, data, KIND, read)
-        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.begun):
+        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != base.key:
             raise BadManifest(f"{key} is of another archive or another dump", path=key, offset=0, reason="archive")
         if not base.low <= base.begun <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
             raise BadManifest(f"{key} holds a table from beyond its own range", path=key, offset=0, reason="range")
@@ -216,9 +231,9 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseBegun:
-    """A dump that was begun: after ``low``, of the tables with these names (None = of all).
+    """A dump that was begun: after ``low``, of the tables with these names (None = of all). Or a fold of ``low``.
 
-    ``over``: the earlier dump that the other tables come from, by what names it.
+    ``over``: the earlier base that the other tables come from, or that is folded, by what names it (its ``begun``).
     """
 
     cluster_id: int
@@ -252,7 +267,8 @@ class BaseBegun:
             )
 
         begun = parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
-        _require_name(key, layout.base_begun(begun.low))
+        folding = layout.is_fold_note(key) and layout.base_low(key) == begun.low
+        _require_name(key, key if folding else layout.base_begun(begun.low))
         return begun
 
 

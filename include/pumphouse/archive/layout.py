@@ -5,7 +5,8 @@ Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declar
 ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and
 ``ddl/genesis/<attempt>.parquet``; ``schema/…``; ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of
 genesis); ``base/<low>/begun.json``, ``…/base.json``, ``…/objects`` and ``…/<schema>.<table>-<id>/<table's
-low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/base.json``, ``…/objects`` and
+low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/folded.json``,
+``…/folding-<attempt>.json`` and
 ``…/<schema>.<table>-<id>/<ts>/<bucket>-<n>-<attempt>.parquet`` (a folded base, which names others' segments, too);
 ``HEAD``, the newest manifest's name and digest;
 ``verified.json``, how far the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server
@@ -111,8 +112,23 @@ def base_begun(low: Tso) -> str:
 
 
 def base_document(low: Tso) -> str:
-    """What makes a dump or a folded base visible."""
+    """What makes a dump visible."""
     return f"{base_folder(low)}base.json"
+
+
+def folded_document(ts: Tso) -> str:
+    """What makes a folded base visible: never that of a dump which began at its moment."""
+    return f"{base_folder(ts)}folded.json"
+
+
+def fold_note(ts: Tso, attempt: str) -> str:
+    """What says that a fold of a moment is under way, and over which base."""
+    return f"{base_folder(ts)}folding-{attempt}.json"
+
+
+def is_fold_note(key: str) -> bool:
+    """Whether a key is one of `fold_note`."""
+    return re.fullmatch(rf"{BASE}\d{{20}}/folding-[0-9a-f]+\.json", key) is not None
 
 
 def base_objects(low: Tso) -> str:
@@ -121,8 +137,8 @@ def base_objects(low: Tso) -> str:
 
 
 def base_documents(keys: Iterable[str]) -> list[str]:
-    """Those of the keys that make a dump visible."""
-    return [key for key in keys if re.fullmatch(rf"{BASE}\d{{20}}/base\.json", key)]
+    """Those of the keys that make a dump or a folded base visible."""
+    return [key for key in keys if re.fullmatch(rf"{BASE}\d{{20}}/(base|folded)\.json", key)]
 
 
 def base_low(key: str) -> Tso:

@@ -361,7 +361,7 @@ def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyRepo
     try:
         objects_of(archive, base)
     except BinlogError as error:
-        problems.append(Problem(key=layout.base_objects(base.begun), what=str(error)))
+        problems.append(Problem(key=base.objects_key, what=str(error)))
     for table in base.tables:
         for segment in table.segments:
             problems += _check_columns(archive, segment, report, deep)
@@ -394,13 +394,14 @@ def _check_proofs(archive: Archive, report: VerifyReport) -> None:
 
 def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:
     """What dumps noted of their begin and chunks; the segments of those that are not done, which go on from there."""
-    done, segments = {layout.base_low(key) for key in layout.base_documents(keys)}, []
+    done = {layout.base_low(key) for key in keys if key == layout.base_document(layout.base_low(key))}
+    segments = []
     for key in keys:
         low = layout.base_low(key)
-        if not key.endswith(".json") or key == layout.base_document(low):
+        if not key.endswith(".json") or key in (layout.base_document(low), layout.folded_document(low)):
             continue
         try:
-            if key == layout.base_begun(low):
+            if key == layout.base_begun(low) or layout.is_fold_note(key):
                 BaseBegun.from_json(key, archive.store.get(key))
                 continue
             chunk = BaseChunk.from_json(key, archive.store.get(key))

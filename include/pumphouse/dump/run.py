@@ -305,7 +305,7 @@ class _Dump:
         """The dump that tables are taken over from."""
         if begun.over is None:
             return None
-        found = next((base for base in self._archive.bases(begun.low) if base.begun == begun.over), None)
+        found = next((base for base in reversed(self._archive.bases(begun.low)) if base.begun == begun.over), None)
         if found is None:
             raise ConfigError(
                 f"the dump of {show(begun.over)}, which this one takes tables from, is not there any more",

@@ -1,7 +1,7 @@
 """Fold a base and the windows behind it into the next base, in this process: decode once, fold part by part, publish.
 
 In memory are the entries that decoders hold and one part a thread; on disk what was decoded of some tables
-(`pumphouse.proof.gather`). Segments go to the archive as they are made, and `base.json` last, by a conditional put: a
+(`pumphouse.proof.gather`). Segments go to the archive as they are made, and `folded.json` last, by a conditional put: a
 run that is killed leaves objects that nothing names, and of two at once one's base counts.
 """
 
@@ -21,10 +21,8 @@ import structlog
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, BaseTable, write_columns
-from pumphouse.archive.document import sha256
+from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
 from pumphouse.archive.manifest import SegmentEntry
-from pumphouse.archive.objects import objects_of
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadSegment, UsageError
@@ -121,12 +119,6 @@ def fold_base(
     there = next((base for base in view.bases if base.ts == at), None)
     if there is not None:
         return _there(there)
-    names = {layout.base_begun(at), layout.base_document(at)}
-    if names.intersection(each.key for each in archive.store.list(layout.base_folder(at))):
-        raise UsageError(
-            f"a dump was begun at exactly {show(at)}, and has the name that a base of this moment would have",
-            hint=f"take another moment: --at {at - 1}",
-        )
     plan = plan_fold(view, at)
     if dry_run:
         return _planned(plan)
@@ -186,6 +178,23 @@ class _Fold:
 
     def run(self, clock: Clock, started: float) -> FoldReport:
         """Fold, and publish."""
+        at, store = self._plan.at, self._archive.store
+        begun = BaseBegun(cluster_id=self._archive.cluster_id, low=at, tables=None, over=self._plan.older.begun)
+        note = layout.fold_note(at, self._attempt)
+        store.put(note, begun.to_json())
+        try:
+            base = self._archive.publish_base(self._base(), clock)
+            try:
+                self._require_there(base)  # a base that expired meanwhile may have taken them with it
+            except BadSegment:
+                store.delete(base.key)
+                raise
+        finally:
+            store.delete(note)
+        return _report(self._plan, base, round(clock.monotonic() - started, 3))
+
+    def _base(self) -> Base:
+        """Fold all that changed."""
         plan, at = self._plan, self._plan.at
         folded: dict[int, BaseTable] = {}
         for some in passes(plan.rewritten, PASS_BYTES):
@@ -193,16 +202,11 @@ class _Fold:
         tables = tuple(folded.get(table.id) or _as_it_was(table, at) for table in plan.tables)
         base = Base(
             begun=at, ts=at, low=at, tables=tables, columns=True, sha256="", without=plan.without,
-            objects=self._keep_objects(), folded=plan.older.ts,
+            objects=plan.older.objects, objects_of=_kept_with(plan.older), folded=plan.older.ts,
             descends=plan.older.since,
         )  # fmt: skip
         self._require_there(base)
-        base = self._archive.publish_base(base, clock)
-        if base.ts != at:
-            raise UsageError(
-                f"a dump that began at exactly {show(at)} was published meanwhile", hint=f"take --at {at - 1}"
-            )
-        return _report(plan, base, round(clock.monotonic() - started, 3))
+        return base
 
     # -- one pass
 
@@ -311,18 +315,14 @@ class _Fold:
 
     # -- the whole
 
-    def _keep_objects(self) -> str:
-        """What the older base has kept as text goes with the new one; its digest."""
-        kept = objects_of(self._archive, self._plan.older)
-        if kept is None:
-            return ""
-        data = replace(kept, begun=int(self._plan.at)).to_json()
-        self._archive.store.put(layout.base_objects(self._plan.at), data)
-        return sha256(data)
-
     def _require_there(self, base: Base) -> None:
         """What is named of older bases is there, as large as they say: one listing."""
         sizes = {each.key: each.size for each in self._archive.store.list(layout.BASE)}
+        if base.objects and base.objects_key not in sizes:
+            raise BadSegment(
+                f"{base.objects_key} is not there as the base of {show(self._plan.older.ts)} names it",
+                hint="pumphouse archive verify", path=base.objects_key, offset=0, reason="missing",
+            )  # fmt: skip
         for table in base.tables:
             for segment in table.segments:
                 if sizes.get(segment.key) != segment.bytes:
@@ -334,6 +334,13 @@ class _Fold:
                         offset=0,
                         reason="missing",
                     )
+
+
+def _kept_with(older: Base) -> Tso | None:
+    """Names the dump that the older base's texts were kept with."""
+    if not older.objects:
+        return None
+    return older.begun if older.objects_of is None else older.objects_of
 
 
 def _as_it_was(table: FoldTable, at: Tso) -> BaseTable:
@@ -363,7 +370,7 @@ class _Counted:
 def _there(base: Base) -> FoldReport:
     """A base of the moment is there."""
     return FoldReport(
-        key=layout.base_document(base.begun) if base.columns else layout.GENESIS,
+        key=base.key,
         ts=base.ts, older_ts=base.ts if base.folded is None else base.folded, made=False, tables=(), rows=base.rows,
         bytes_read=0, bytes_named=0, bytes_written=0, without=tuple(each.name for each in base.without), losses=(),
         seconds=0.0,
@@ -401,7 +408,7 @@ def _report(plan: FoldPlan, base: Base, seconds: float) -> FoldReport:
     changes = {table.id: table for table in plan.tables}
     written = [s for table in base.tables for s in table.segments if s.key.startswith(made)]
     return FoldReport(
-        key=layout.base_document(base.begun), ts=base.ts, older_ts=plan.older.ts, made=True,
+        key=base.key, ts=base.ts, older_ts=plan.older.ts, made=True,
         tables=tuple(
             FoldedTable(
                 name=f"{each.db}.{each.table}", rows=each.rows, changes=changes[each.table_id].changes,

@@ -218,7 +218,7 @@ def test_the_keys_of_a_base_are_all_that_a_restore_from_it_reads(source: DumpedS
     for path in (root / "base").rglob("*"):
         if path.is_file() and str(path.relative_to(root)) not in base.keys:
             path.unlink()
-    assert layout.base_document(first) not in base.keys
+    assert layout.folded_document(first) not in base.keys
     assert any(key.startswith(layout.base_folder(first)) for key in base.keys)
     assert rows_of(source, base_of(source, second)) == source.snapshot()
     assert verify(source.archive).sound is False  # genesis' own dump is gone with the rest
@@ -254,8 +254,12 @@ def test_what_a_dump_kept_as_text_goes_with_it(source: DumpedSource) -> None:
     folded(source, at)
     found = objects_of(source.archive, base_of(source, at))
     assert found is not None
-    assert found.objects == kept.objects
-    assert layout.base_objects(at) in base_of(source, at).keys
+    assert found == kept
+    assert layout.base_objects(low) in base_of(source, at).keys
+    put(source, "o", 71)
+    again = source.cut()
+    folded(source, again)
+    assert objects_of(source.archive, base_of(source, again)) == kept
 
 
 def test_what_a_rule_kept_out_of_a_dump_is_not_in_bases_folded_from_it(source: DumpedSource) -> None:
@@ -280,7 +284,7 @@ def test_the_second_fold_of_a_moment_finds_the_first(source: DumpedSource, monke
     beside: list[folding.FoldReport] = []
 
     def first(self: FileStore, key: str, data: bytes) -> None:
-        if key.endswith("base.json") and not beside:
+        if key.endswith("folded.json") and not beside:
             monkeypatch.setattr(FileStore, "put_if_absent", original)
             beside.append(folded(source, at))
         original(self, key, data)
@@ -295,17 +299,54 @@ def test_the_second_fold_of_a_moment_finds_the_first(source: DumpedSource, monke
     assert (verify(source.archive).sound, verify(source.archive).orphans) == (True, written)
 
 
-def test_a_moment_that_is_not_there_and_a_name_that_a_dump_has_are_refused(source: DumpedSource) -> None:
+def test_a_moment_that_is_not_there_is_refused(source: DumpedSource) -> None:
     end = source.cut()
     with pytest.raises(UsageError, match="the archive ends at"):
         folded(source, Tso(end + 1))
     with pytest.raises(UsageError, match="no base before"):
         folded(source, Tso(source.archive.genesis().ts - 1))
-    begun = BaseBegun(cluster_id=source.cluster_id, low=end, tables=None, over=None)
-    source.archive.store.put(layout.base_begun(end), begun.to_json())
-    with pytest.raises(UsageError, match=f"--at {end - 1}"):
-        folded(source, end)
-    assert folded(source, Tso(end - 1)).made
+
+
+def test_a_dump_that_begins_where_a_fold_is_made_stays_a_base_of_its_own(source: DumpedSource) -> None:
+    put(source, "t", 300)
+    low = source.cut()
+    chunks = [source.read(name, low, low) for name in source.tables]
+    folded(source, low)
+    assert rows_of(source, base_of(source, low)) == source.snapshot()
+    exact = source.publish(low, chunks)
+    assert source.archive.store.get(layout.base_document(low)) != source.archive.store.get(layout.folded_document(low))
+    assert [each.ts for each in read_view(source.archive).bases[-2:]] == [low, exact]
+    assert verify(source.archive).sound
+
+
+def test_a_fold_says_what_it_is_made_of_and_is_withdrawn_where_that_goes_meanwhile(
+    source: DumpedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(source, "o", 70)
+    first, _ = source.cut(), folded(source)
+    put(source, "o", 71)
+    at = source.cut()
+    original = FileStore.put_if_absent
+    gone = source.root / str(source.cluster_id) / keys_of(source, first, "t")[2]
+    notes: list[BaseBegun] = []
+
+    def expired(self: FileStore, key: str, data: bytes) -> None:
+        notes.extend(
+            BaseBegun.from_json(each.key, source.archive.store.get(each.key))
+            for each in source.archive.store.list(layout.base_folder(at))
+            if layout.is_fold_note(each.key)
+        )
+        if gone.exists():
+            assert verify(source.archive).sound
+            gone.unlink()
+        original(self, key, data)
+
+    monkeypatch.setattr(FileStore, "put_if_absent", expired)
+    with pytest.raises(BadSegment, match="is not there as the base of"):
+        folded(source, at)
+    assert {(each.low, each.over) for each in notes} == {(at, first)}
+    assert read_view(source.archive).bases[-1].ts == first
+    assert not any(layout.is_fold_note(each.key) for each in source.archive.store.list(layout.BASE))
 
 
 # -- what the archive alone does not say
@@ -453,7 +494,7 @@ def test_swapped_parts_are_found(source: DumpedSource) -> None:
     (table,) = (each for each in base.tables if each.table == "t")
     swapped = (table.segments[1], table.segments[0], *table.segments[2:])
     tables = tuple(dataclasses.replace(each, segments=swapped) if each is table else each for each in base.tables)
-    source.archive.store.put(layout.base_document(at), dataclasses.replace(base, tables=tables).to_json(**of))
+    source.archive.store.put(layout.folded_document(at), dataclasses.replace(base, tables=tables).to_json(**of))
     with source.txn() as t:
         t.update("t", 1, s=b"changed")
     source.cut()
@@ -473,7 +514,7 @@ def test_a_document_that_contradicts_itself_is_refused(source: DumpedSource, cha
     else:
         base = dataclasses.replace(base, **change)
     of = {"cluster_id": source.cluster_id, "genesis": source.archive.genesis().sha256}
-    source.archive.store.put(layout.base_document(at), base.to_json(**of))
+    source.archive.store.put(layout.folded_document(at), base.to_json(**of))
     with pytest.raises(BadManifest):
         base_of(source, at)
 
