@@ -7,11 +7,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
 from pumphouse.archive import layout
@@ -170,6 +172,42 @@ def test_other_columns_rewrite_a_table_and_another_name_does_not(source: DumpedS
     assert {each.name: each.rewritten for each in report.tables} == {"d.renamed": False, "d.t": True}
     assert keys_of(source, second, "renamed") == keys_of(source, first, "o")
     assert rows_of(source, base_of(source, second)) == source.snapshot()
+
+
+def test_a_default_is_in_old_rows_as_the_source_writes_it(source: DumpedSource) -> None:
+    source.create_table("k", [column(1, "a"), TEXT], pk_is_handle=False)
+    with source.txn() as t:
+        handles = [t.insert("k", a=n, s=b"x") for n in range(2)]
+    amount = column(3, "amount", MysqlType.NEWDECIMAL, default="0", origin_default="0")
+    amount["type"] |= {"Flen": 10, "Decimal": 2}
+    seen = column(4, "seen", MysqlType.DATETIME, default="2026-01-02 03:04:05", origin_default="2026-01-02 03:04:05")
+    seen["type"] |= {"Decimal": 3}
+    for each in (amount, seen):
+        raw = copy.deepcopy(source.tables["k"].info.raw)
+        raw["cols"].append({**each, "offset": len(raw["cols"])})
+        source.alter("k", 5, raw)
+    for handle in handles:
+        source.tables["k"].rows[handle] |= {3: "0.00", 4: "2026-01-02 03:04:05.000"}
+    with source.txn() as t:
+        t.delete("k", handles[0])  # with the digits of the column, as rows have them
+    at = source.cut()
+    folded(source, at)
+    assert rows_of(source, base_of(source, at)) == source.snapshot()
+    (table,) = (each for each in base_of(source, at).tables if each.table == "k")
+    path = source.root / str(source.cluster_id) / table.segments[0].key
+    assert pq.read_table(path).drop_columns(["a", "s"]).to_pylist() == [
+        {"amount": Decimal("0.00"), "seen": datetime(2026, 1, 2, 3, 4, 5)}
+    ]
+
+
+def test_verify_reads_what_several_bases_name_once(source: DumpedSource) -> None:
+    put(source, "o", 70)
+    folded(source, source.cut())
+    once = verify(source.archive).dumped
+    put(source, "o", 71)
+    folded(source, source.cut())
+    written = sum(s.rows for t in base_of(source, source.archive.end()).tables for s in t.segments if t.table == "o")
+    assert once < verify(source.archive).dumped <= once + written
 
 
 def test_a_dump_whose_rows_are_newer_than_its_low_folds_and_so_does_a_dump_over_a_folded_base(
