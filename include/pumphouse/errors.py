@@ -16,7 +16,8 @@ BinlogError
 ├─ SourceFailed* (the database that a dump is taken of)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
-└─ RestoreError └─ TargetUnreachable
+├─ RestoreError └─ TargetUnreachable
+└─ FoldRefused (the archive alone does not say what a base would have)
                                                                   * = retryable
 
 Each error carries its facts as public attributes (keyword arguments of the constructor; None where they were not
@@ -366,6 +367,12 @@ class DdlUncertain(LoadError):
     """A DDL may have run before a crash, and the target does not show whether it did."""
 
     statement: str | None = None
+
+
+class FoldRefused(BinlogError):
+    """The archive alone does not say which rows a folded base would have at a moment."""
+
+    tables: list[str] | None = None
 
 
 class RestoreError(BinlogError):

@@ -21,6 +21,7 @@ MODULES = (
     "client",
     "snapshot",
     "dump",
+    "fold",
     "compare",
     "decode",
     "export",

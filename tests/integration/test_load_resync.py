@@ -11,6 +11,7 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base, write_columns
 from pumphouse.archive.genesis import BaseTable
+from pumphouse.codec.layout import arrow_field
 from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
@@ -50,10 +51,10 @@ def test_a_resync_runs_nothing_of_a_rule_of_another_table_again(
 
 def dumped(source: MadeSource, table_id: int, at: Tso, ids: list[int]) -> None:
     """A dump of d.t, which has a column id alone."""
-    field = pa.field("id", pa.int64(), metadata={b"id": b"1"})
-    rows = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], schema=pa.schema([field]))
+    info = source.tables["t"].info
+    rows = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], schema=pa.schema([arrow_field(info.columns[0])]))
     folder = layout.chunk_folder(at, "d", "t", table_id, at)
-    segment = write_columns(source.archive.store, f"{folder}0-a.parquet", table_id, at, [rows])
+    segment = write_columns(source.archive.store, f"{folder}0-a.parquet", info, at, [rows])
     read = BaseTable(db="d", table="t", table_id=table_id, rows=len(ids), segments=(segment,), low=at)
     base = Base(begun=at, ts=at, low=at, tables=(read,), columns=True, sha256="")
     text = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)

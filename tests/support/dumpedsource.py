@@ -34,7 +34,7 @@ class DumpedSource(MadeSource):
         if rows:
             batch = pa.RecordBatch.from_pylist(list(rows), schema=reader.schema)
             key = f"{layout.chunk_folder(begun, 'd', name, version.table.id, low)}{number}.parquet"
-            segment = write_columns(self.archive.store, key, version.table.id, low, [batch])
+            segment = write_columns(self.archive.store, key, version.table, low, [batch])
         return BaseChunk(
             db="d", table=name, table_id=version.table.id, low=low, number=number, upto=None, last=True, segment=segment
         )

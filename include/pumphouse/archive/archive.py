@@ -20,7 +20,8 @@ from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.segment import COLUMNS, read_segment
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, ObjectNotFound
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
@@ -267,13 +268,26 @@ class Archive:
         )
 
     def bases(self, upto: Tso) -> list[Base]:
-        """Later dumps that are exact from a moment at or below ``upto`` on, in order of it; BadManifest."""
-        genesis, found = self.genesis(), []
+        """Later dumps and folded bases, exact from a moment at or below ``upto`` on, in order of it; BadManifest.
+
+        Of two with the same moment a folded one is the one: nothing is laid over it.
+        """
+        genesis, found = self.genesis(), dict[Tso, Base]()
         for key in layout.base_documents(each.key for each in self.store.list(layout.BASE)):
             base = Base.from_json(key, self.store.get(key), cluster_id=self.cluster_id, genesis=genesis.sha256)
-            if base.ts <= upto:
-                found.append(base)
-        return sorted(found, key=lambda base: base.ts)
+            if base.ts <= upto and (base.ts not in found or base.folded is not None):
+                found[base.ts] = base
+        return [found[ts] for ts in sorted(found)]
+
+    def publish_base(self, base: Base, clock: Clock = SYSTEM_CLOCK) -> Base:
+        """Make a base visible, or the one of that name that another run has put: read back. UnsafeStore."""
+        key, genesis = base.key, self.genesis().sha256
+        data = base.to_json(cluster_id=self.cluster_id, genesis=genesis)
+        try:
+            put_once(self.store, key, data, lambda found: found == data, clock=clock)
+        except ManifestConflict:
+            data = self.store.get(key)
+        return Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis)
 
     def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""

@@ -1,9 +1,11 @@
-"""Base dumps: all rows of the source at one moment, where a restore and a first load begin (docs/formats.md, "Base").
+"""Bases: all rows of the source at one moment, where a restore and a first load begin (docs/formats.md, "Base").
 
-Two kinds, one value. The dump of genesis lies in ``genesis.json`` and holds Binlogs of inserts. A later one lies under
-``base/<low>/``, holds Arrow columns as the loader uses them, and is taken while the source is written to: its rows were
-read after ``low``, so what the log has of each table above the table's own low is laid over them, and from ``ts`` on
-the result is exact (the watermark method of DBLog). ``base.json``, put last, makes it visible.
+Three kinds, one value. The dump of genesis lies in ``genesis.json`` and holds Binlogs of inserts. A later one lies
+under ``base/<low>/``, holds typed columns, and is taken while the source is written to: its rows were read after
+``low``, so what the log has of each table above the table's own low is laid over them, and from ``ts`` on the result is
+exact (the watermark method of DBLog). A folded one (`pumphouse.folding`) is made of an older base and the windows
+behind it: it is exact at its ``low``, and names the segments of the older one where nothing changed. ``base.json``, put
+last, makes a dump visible, ``folded.json`` a folded base.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pumphouse.archive.manifest import SegmentEntry, TableStat
 from pumphouse.archive.segment import verified
 from pumphouse.errors import BadManifest, BadSegment
 from pumphouse.model import strict
+from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 
@@ -35,7 +38,11 @@ _GIVE_UP = "delete the folder of this unfinished dump, then dump again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTable:
-    """Rows of one table. ``low``: the log above it counts, and nothing of the table at or below it."""
+    """Rows of one table. ``low``: the log above it counts, and nothing of the table at or below it.
+
+    ``ranks``: where the segments but the first begin, ascending, as ranks of the key's first column
+    (`pumphouse.codec.columnar.key_rank`); None = the segments are no ranges of the key.
+    """
 
     db: str
     table: str
@@ -43,6 +50,7 @@ class BaseTable:
     rows: int
     segments: tuple[SegmentEntry, ...]
     low: Tso = Tso(0)
+    ranks: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object; without ``low`` where that is genesis."""
@@ -53,16 +61,19 @@ class BaseTable:
             "table_id": self.table_id,
             "rows": self.rows,
             **low,
+            **({} if self.ranks is None else {"ranks": list(self.ranks)}),
             "segments": [each.to_dict() for each in self.segments],
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
+        ranks = data.get("ranks")
         return cls(
             db=strict.text(data["db"]),
             table=strict.text(data["table"]),
             table_id=strict.integer(data["table_id"], strict.MIN_INT64),
+            ranks=None if ranks is None else tuple(strict.integer(each, high=strict.MAX_UINT64) for each in ranks),
             rows=strict.integer(data["rows"]),
             low=Tso(strict.integer(data.get("low", 0))),
             segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
@@ -103,10 +114,13 @@ class TableWithout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it.
+    """A dump, or a folded base. ``columns``: its segments hold Arrow columns, else Binlogs.
 
-    ``begun`` names it; ``low`` lies below where it took tables over from an earlier one. ``without``: what it lacks.
-    ``objects``: digest of what was kept as text with it (`pumphouse.archive.objects`); '' = nothing was.
+    ``begun`` names it. ``low == ts``: no log is laid over it. ``low`` lies below ``begun`` where a dump took tables
+    over from an earlier base. ``without``: what it lacks. ``objects``: digest of what was kept as text with it
+    (`pumphouse.archive.objects`); '' = nothing was. ``objects_of``: what names the dump that it was kept with, if
+    another. ``folded``: the moment from which on the base is exact that it was
+    folded from; None = it is a dump. ``descends``: `since` of the base that rows were taken over from.
     """
 
     begun: Tso
@@ -117,6 +131,35 @@ class Base:
     sha256: str
     without: tuple[TableWithout, ...] = ()
     objects: str = ""
+    objects_of: Tso | None = None
+    folded: Tso | None = None
+    descends: Tso | None = None
+
+    @property
+    def since(self) -> Tso:
+        """What the log lacks above it, the base lacks: the low of the dump that the base descends from."""
+        return self.low if self.descends is None else self.descends
+
+    @property
+    def key(self) -> str:
+        """Key of its document."""
+        if not self.columns:
+            return layout.GENESIS
+        return layout.base_document(self.begun) if self.folded is None else layout.folded_document(self.begun)
+
+    @property
+    def objects_key(self) -> str:
+        """Key of what was kept as text."""
+        return layout.base_objects(self.begun if self.objects_of is None else self.objects_of)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of all objects that a restore from it reads: its document, what was kept with it, and its segments.
+
+        Those of a folded base lie in the folders of older ones, too.
+        """
+        kept = {self.objects_key} if self.objects else set()
+        return frozenset({self.key, *kept, *(each.key for table in self.tables for each in table.segments)})
 
     @property
     def rows(self) -> int:
@@ -140,6 +183,9 @@ class Base:
                 "ts": int(self.ts),
                 "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
                 **({"objects_sha256": self.objects} if self.objects else {}),
+                **({} if self.objects_of is None else {"objects_of": int(self.objects_of)}),
+                **({} if self.folded is None else {"folded_ts": int(self.folded)}),
+                **({} if self.descends is None else {"since_ts": int(self.descends)}),
             },
         )
 
@@ -157,6 +203,9 @@ class Base:
                 sha256=sha256(data),
                 without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
                 objects=strict.text(value.get("objects_sha256", "")),
+                objects_of=Tso(strict.integer(value["objects_of"])) if "objects_of" in value else None,
+                folded=Tso(strict.integer(value["folded_ts"])) if "folded_ts" in value else None,
+                descends=Tso(strict.integer(value["since_ts"])) if "since_ts" in value else None,
             )
             return (
                 base,
@@ -165,18 +214,26 @@ class Base:
             )
 
         base, of_cluster, of_genesis = parse(key, data, KIND, read)
-        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.begun):
+        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != base.key:
             raise BadManifest(f"{key} is of another archive or another dump", path=key, offset=0, reason="archive")
         if not base.low <= base.begun <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
             raise BadManifest(f"{key} holds a table from beyond its own range", path=key, offset=0, reason="range")
+        if base.since > base.low or (base.folded is not None and not base.folded < base.low == base.ts):
+            raise BadManifest(f"{key} is exact at no moment of its own", path=key, offset=0, reason="folded")
+        for table in base.tables:
+            ranged = table.ranks is None or len(table.ranks) == max(len(table.segments) - 1, 0)
+            if not ranged or (table.ranks is not None and not all(segment.rows for segment in table.segments)):
+                raise BadManifest(
+                    f"{key}: segments of {table.db}.{table.table} have no range", path=key, offset=0, reason="ranks"
+                )
         return base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseBegun:
-    """A dump that was begun: after ``low``, of the tables with these names (None = of all).
+    """A dump that was begun: after ``low``, of the tables with these names (None = of all). Or a fold of ``low``.
 
-    ``over``: the earlier dump that the other tables come from, by what names it.
+    ``over``: the earlier base that the other tables come from, or that is folded, by what names it (its ``begun``).
     """
 
     cluster_id: int
@@ -210,7 +267,8 @@ class BaseBegun:
             )
 
         begun = parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
-        _require_name(key, layout.base_begun(begun.low))
+        folding = layout.is_fold_note(key) and layout.base_low(key) == begun.low
+        _require_name(key, key if folding else layout.base_begun(begun.low))
         return begun
 
 
@@ -283,16 +341,26 @@ def _require_name(key: str, name: str) -> None:
 
 
 def write_columns(
-    store: ObjectStore, key: str, table_id: int, low: Tso, batches: Sequence[pa.RecordBatch]
+    store: ObjectStore, key: str, info: TableInfo, low: Tso, batches: Sequence[pa.RecordBatch]
 ) -> SegmentEntry:
-    """Store rows of one table as a segment of columns; its entry."""
-    table = pa.Table.from_batches(batches)
+    """Store rows of one table as a segment of typed columns; its entry.
+
+    Args:
+        store: where to.
+        key: name of the object.
+        info: the table as the rows have it.
+        low: the log above it counts.
+        batches: in the loader's form.
+    """
+    from pumphouse.codec.typed import low_cardinality, typed  # with the kernels: most commands need none
+
     size = sum(batch.nbytes for batch in batches)
+    table = typed(pa.Table.from_batches(batches), {column.id: column for column in info.columns})
     with tempfile.TemporaryDirectory(prefix="pumphouse-base-") as folder:
         path = Path(folder, "rows.parquet")
         group = max(1, int(table.num_rows * _ROW_GROUP_BYTES // max(size, 1)))
-        pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=False,
-                       write_statistics=False, row_group_size=group)  # fmt: skip
+        pq.write_table(table, path, compression="zstd", compression_level=1,
+                       use_dictionary=low_cardinality(table.schema), row_group_size=group)  # fmt: skip
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         store.put_file(key, path)
@@ -308,12 +376,17 @@ def write_columns(
         ddls=0,
         min_commit_ts=low,
         max_commit_ts=low,
-        tables={table_id: TableStat(rows=table.num_rows, bytes=size)},
+        tables={info.id: TableStat(rows=table.num_rows, bytes=size)},
     )
 
 
 def read_columns_of(store: ObjectStore, entry: SegmentEntry) -> Iterator[pa.RecordBatch]:
-    """Rows of a segment of columns, held against its digest first; BadSegment. About 8 MiB a batch."""
+    """Rows of a segment of columns in the loader's form, held against its digest first; BadSegment.
+
+    About 8 MiB a batch.
+    """
+    from pumphouse.codec.typed import untyped  # with the kernels, as above
+
     with verified(store, entry) as source:
         try:
             file = pq.ParquetFile(source, memory_map=False)
@@ -323,7 +396,8 @@ def read_columns_of(store: ObjectStore, entry: SegmentEntry) -> Iterator[pa.Reco
                     path=entry.key, offset=0, reason="shape",
                 )  # fmt: skip
             for number in range(file.metadata.num_row_groups):
-                yield from file.read_row_group(number, use_threads=False).combine_chunks().to_batches()
+                group = file.read_row_group(number, use_threads=False).combine_chunks()
+                yield from map(untyped, group.to_batches())
         except (pa.ArrowException, OSError) as error:
             raise BadSegment(
                 f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"

@@ -5,7 +5,10 @@ Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declar
 ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and
 ``ddl/genesis/<attempt>.parquet``; ``schema/…``; ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of
 genesis); ``base/<low>/begun.json``, ``…/base.json``, ``…/objects`` and ``…/<schema>.<table>-<id>/<table's
-low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest;
+low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/folded.json``,
+``…/folding-<attempt>.json`` and
+``…/<schema>.<table>-<id>/<ts>/<bucket>-<n>-<attempt>.parquet`` (a folded base, which names others' segments, too);
+``HEAD``, the newest manifest's name and digest;
 ``verified.json``, how far the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server
 were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; ``failed/<what>.json``, how a snapshot
 or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry.
@@ -98,24 +101,44 @@ def base_key(ts: Tso, schema: str, table: str, attempt: str, number: int) -> str
     return f"{BASE}{name20(ts)}/{short_name(schema)}.{short_name(table)}/{attempt}-{number}.parquet"
 
 
+def base_folder(low: Tso) -> str:
+    """What the names of all objects begin with that a dump or a folded base has made."""
+    return f"{BASE}{name20(low)}/"
+
+
 def base_begun(low: Tso) -> str:
     """What says that a dump was begun."""
-    return f"{BASE}{name20(low)}/begun.json"
+    return f"{base_folder(low)}begun.json"
 
 
 def base_document(low: Tso) -> str:
     """What makes a dump visible."""
-    return f"{BASE}{name20(low)}/base.json"
+    return f"{base_folder(low)}base.json"
+
+
+def folded_document(ts: Tso) -> str:
+    """What makes a folded base visible: never that of a dump which began at its moment."""
+    return f"{base_folder(ts)}folded.json"
+
+
+def fold_note(ts: Tso, attempt: str) -> str:
+    """What says that a fold of a moment is under way, and over which base."""
+    return f"{base_folder(ts)}folding-{attempt}.json"
+
+
+def is_fold_note(key: str) -> bool:
+    """Whether a key is one of `fold_note`."""
+    return re.fullmatch(rf"{BASE}\d{{20}}/folding-[0-9a-f]+\.json", key) is not None
 
 
 def base_objects(low: Tso) -> str:
     """What a copy of the source lacks, as text."""
-    return f"{BASE}{name20(low)}/objects"
+    return f"{base_folder(low)}objects"
 
 
 def base_documents(keys: Iterable[str]) -> list[str]:
-    """Those of the keys that make a dump visible."""
-    return [key for key in keys if re.fullmatch(rf"{BASE}\d{{20}}/base\.json", key)]
+    """Those of the keys that make a dump or a folded base visible."""
+    return [key for key in keys if re.fullmatch(rf"{BASE}\d{{20}}/(base|folded)\.json", key)]
 
 
 def base_low(key: str) -> Tso:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
 from pumphouse.archive.document import dump, parse, sha256
@@ -100,7 +99,7 @@ def objects_of(archive: Archive, base: Base) -> SourceObjects | None:
     """What a dump has kept; None where it kept nothing. BadManifest where that is not what the dump names."""
     if not base.objects:
         return None
-    key = layout.base_objects(base.begun)
+    key = base.objects_key
     data = archive.store.get(key)
     if sha256(data) != base.objects:
         raise BadManifest(f"{key} is not what its dump names: another digest", path=key, offset=0, reason="sha256")

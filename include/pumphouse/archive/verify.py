@@ -8,6 +8,7 @@ has its job. HEAD and declared/ are held against the manifests; what is derived,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ from pumphouse.archive.stats import table_stats
 from pumphouse.archive.verified import AGAIN, read_verified
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeState
-from pumphouse.model.tso import Tso, name20, show
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
 
 _READERS = 4
@@ -79,6 +80,15 @@ class VerifyReport:
     unsynced: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # windows in which TiDB said that it wrote no binlogs
     orphans: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def count(self, *, rows: int = 0, changes: int = 0, dumped: int = 0, payload_bytes: int = 0) -> None:
+        """Add to the figures; from several threads."""
+        with self._lock:
+            self.rows += rows
+            self.changes += changes
+            self.dumped += dumped
+            self.payload_bytes += payload_bytes
 
     @property
     def sound(self) -> bool:
@@ -301,8 +311,18 @@ def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manif
     named |= {segment.key for table in genesis.base or () for segment in table.segments}
     report.orphans += sum(1 for each in archive.store.list(layout.SEGMENTS) if each.key not in named)
     # A later dump keeps the notes of its chunks beside it; one that is under way is told by `archive ls`.
-    dumped = f"{layout.BASE}{name20(genesis.ts)}/"
+    dumped = layout.base_folder(genesis.ts)
     report.orphans += sum(1 for each in archive.store.list(dumped) if each.key not in named)
+    # A fold has no notes: what it left is in no dump's folder, and no base names it.
+    keys = [each.key for each in archive.store.list(layout.BASE) if not each.key.startswith(dumped)]
+    for key in layout.base_documents(keys):
+        try:
+            base = Base.from_json(key, archive.store.get(key), cluster_id=archive.cluster_id, genesis=genesis.sha256)
+        except BinlogError:
+            return  # it is named as what it is, and what it names is not known
+        named |= base.keys
+    dumps = {layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))}
+    report.orphans += sum(1 for key in keys if key not in named and layout.base_low(key) not in dumps)
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -328,8 +348,18 @@ def _work(
     for table in genesis.base or ():
         for segment in table.segments:
             yield _segment_check(deep), (archive, segment, Tso(genesis.ts - 1), genesis.ts, report)
+    named: dict[tuple[str, str, int, int], SegmentEntry] = {}  # each is read once, however many bases name it
     for key in bases:
-        yield _check_base, (archive, genesis, key, report, deep)
+        try:
+            base = Base.from_json(key, archive.store.get(key), cluster_id=archive.cluster_id, genesis=genesis.sha256)
+        except BinlogError as error:
+            yield list, ((Problem(key=key, what=str(error)),),)
+            continue
+        yield _check_base, (archive, genesis, base, report)
+        segments = [segment for table in base.tables for segment in table.segments]
+        named |= {(each.key, each.sha256, each.bytes, each.rows): each for each in segments}
+    for segment in named.values():
+        yield _check_columns, (archive, segment, report, deep)
     for manifest in manifests:
         for segment in manifest.segments:
             yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
@@ -338,25 +368,21 @@ def _work(
     yield _check_schema, (archive, genesis, manifests, schema, deep)
 
 
-def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyReport, deep: bool) -> list[Problem]:
-    """A later dump: its document, then each segment's bytes and number of rows."""
-    try:
-        base = Base.from_json(key, archive.store.get(key), cluster_id=archive.cluster_id, genesis=genesis.sha256)
-    except BinlogError as error:
-        return [Problem(key=key, what=str(error))]
-    problems = []
+def _check_base(archive: Archive, genesis: Genesis, base: Base, report: VerifyReport) -> list[Problem]:
+    """What the document of a later dump, or of a folded base, says; its segments are looked at apart."""
+    key, problems = base.key, []
     if not genesis.ts <= base.low <= base.ts <= report.end:
         what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(genesis.ts)} to {show(report.end)}"
         problems.append(Problem(key=key, what=what))
     try:
         objects_of(archive, base)
     except BinlogError as error:
-        problems.append(Problem(key=layout.base_objects(base.begun), what=str(error)))
-    for table in base.tables:
-        for segment in table.segments:
-            problems += _check_columns(archive, segment, report, deep)
-        if sum(segment.rows for segment in table.segments) != table.rows:
-            problems.append(Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many"))
+        problems.append(Problem(key=base.objects_key, what=str(error)))
+    problems += [
+        Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many")
+        for table in base.tables
+        if sum(segment.rows for segment in table.segments) != table.rows
+    ]
     return problems
 
 
@@ -384,13 +410,14 @@ def _check_proofs(archive: Archive, report: VerifyReport) -> None:
 
 def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:
     """What dumps noted of their begin and chunks; the segments of those that are not done, which go on from there."""
-    done, segments = {layout.base_low(key) for key in layout.base_documents(keys)}, []
+    done = {layout.base_low(key) for key in keys if key == layout.base_document(layout.base_low(key))}
+    segments = []
     for key in keys:
         low = layout.base_low(key)
-        if not key.endswith(".json") or key == layout.base_document(low):
+        if not key.endswith(".json") or key in (layout.base_document(low), layout.folded_document(low)):
             continue
         try:
-            if key == layout.base_begun(low):
+            if key == layout.base_begun(low) or layout.is_fold_note(key):
                 BaseBegun.from_json(key, archive.store.get(key))
                 continue
             chunk = BaseChunk.from_json(key, archive.store.get(key))
@@ -407,10 +434,10 @@ def _check_columns(archive: Archive, segment: SegmentEntry, report: VerifyReport
     if not deep:
         return _check_size(archive, segment, segment.min_commit_ts, segment.max_commit_ts, report)
     try:
-        report.dumped += sum(batch.num_rows for batch in read_columns_of(archive.store, segment))
+        rows = sum(batch.num_rows for batch in read_columns_of(archive.store, segment))
     except BinlogError as error:
         return [Problem(key=segment.key, what=str(error))]
-    report.payload_bytes += segment.payload_bytes
+    report.count(dumped=rows, payload_bytes=segment.payload_bytes)
     return []
 
 
@@ -457,9 +484,7 @@ def _check_segment(
     )  # fmt: skip
     if wanted != seen.figures():
         problems.append(f"holds {seen.figures()}, the manifest says {wanted}")
-    report.rows += seen.rows
-    report.changes += seen.changes
-    report.payload_bytes += seen.payload_bytes
+    report.count(rows=seen.rows, changes=seen.changes, payload_bytes=seen.payload_bytes)
     return [Problem(key=segment.key, what=what) for what in problems]
 
 

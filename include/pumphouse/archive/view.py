@@ -123,6 +123,8 @@ class ArchiveView:
                 have_from=self.start,
                 have_to=self.reach,
             )
+        if after >= upto:
+            return ()
         return tuple(each for each in self.windows if each.start < upto and each.end > after)
 
 

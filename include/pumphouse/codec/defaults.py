@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import re
 
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.decimal import encode_decimal, read_decimal
 from pumphouse.codec.number import round_to_float32
+from pumphouse.codec.time import fsp_of
 from pumphouse.errors import CodecError
 from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
 
+_MOST_DIGITS = 65
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _ZERO: dict[Kind, Value] = {
     Kind.INT: 0,
     Kind.UINT: 0,
@@ -29,8 +33,8 @@ _ZERO: dict[Kind, Value] = {
 def missing_value(column: ColumnInfo) -> Value:
     """Loader value of a column that a row lacks: its origin default, NULL, or the zero of a NOT NULL column.
 
-    Which version of the column counts, `left_out` says. An origin default is typed here (``"5"`` of an INT is 5), texts
-    of decimals and times stay as they are.
+    Which version of the column counts, `left_out` says. An origin default is typed here (``"5"`` of an INT is 5), and
+    texts of decimals and times get the digits that those of rows have. The zero is the Go tools', without such digits.
     """
     field = column.type
     default = column.origin_default
@@ -60,7 +64,7 @@ def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a
     kind = kind_of(field)
     text = str(default)
     if kind in (Kind.INT, Kind.UINT):
-        return int(read_decimal(encode_decimal(text, 65, 0), 0)[0])  # "1.6" of an INT is 2
+        return int(read_decimal(encode_decimal(text, _MOST_DIGITS, 0), 0)[0])  # "1.6" of an INT is 2
     if kind is Kind.FLOAT:
         return round_to_float32(float(text))
     if kind is Kind.DOUBLE:
@@ -72,7 +76,22 @@ def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a
     if kind is Kind.BYTES:
         # Bytes that are no UTF-8 reach JSON as one code unit each.
         return text.encode("utf-8", "surrogateescape")
-    return text
+    return with_digits(field, text)
+
+
+def with_digits(field: FieldType, value: Value) -> Value:
+    """A value, with the fractional digits of its column where it is the text of a decimal or of a time."""
+    kind = kind_of(field)
+    if value is None:
+        return None
+    if kind is Kind.DECIMAL:
+        return read_decimal(encode_decimal(str(value), _MOST_DIGITS, max(field.decimal, 0)), 0)[0]
+    if kind not in (Kind.DATETIME, Kind.TIME):
+        return value
+    whole, _, fraction = str(value).partition(".")
+    whole += " 00:00:00" if kind is Kind.DATETIME and _DAY.fullmatch(whole) else ""
+    fsp = fsp_of(field.decimal)
+    return f"{whole}.{fraction[:fsp].ljust(fsp, '0')}" if fsp else whole
 
 
 def ordinal(field: FieldType, name: str) -> int:

@@ -34,6 +34,7 @@ from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.export import export_command
+from pumphouse.commands.base import base_command
 from pumphouse.commands.find import find_command
 from pumphouse.commands.history import changes_command, versions_command
 from pumphouse.commands.moments import read_time, with_times
@@ -164,6 +165,7 @@ def archive() -> None:
     """Start, list, verify and repair the archive."""
 
 
+archive.add_command(base_command)
 archive.add_command(prove_command)
 archive.add_command(proofs_command)
 
@@ -318,16 +320,18 @@ def ls_command(context: Context, *, as_json: bool) -> None:
 
 def _print_bases(bases: Sequence[Base]) -> None:
     for base in bases:
+        what = "dump" if base.folded is None else "folded base"
         if base.tables:
-            click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
+            of = "" if base.folded is None else f", folded from the base of {show(base.folded)}"
+            click.echo(f"{what} {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows{of}")
         for left_out in base.without:
-            click.echo(f"dump {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
+            click.echo(f"{what} {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
 
 
 def _base_dict(base: Base) -> dict[str, Any]:
     without = {each.name: each.why for each in base.without}
     of = {"ts": int(base.ts), "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
-    return of | {"without": without}
+    return of | {"folded_ts": None if base.folded is None else int(base.folded), "without": without}
 
 
 def _window_dict(manifest: Manifest) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class ChunkWriter:
         segment = None
         if batches:
             key = f"{folder}{number:08d}-{layout.attempt_id()}.parquet"
-            segment = write_columns(self.store, key, version.table.id, low, [reader.convert(each) for each in batches])
+            segment = write_columns(self.store, key, version.table, low, [reader.convert(each) for each in batches])
         chunk = BaseChunk(
             db=version.db,
             table=version.table.name,

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from pumphouse.archive.base import BaseChunk, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
+from pumphouse.loader.columns import Column
 from pumphouse.loader.keys import key_columns
+from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Reach
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
@@ -111,7 +113,25 @@ def _table(version: TableVersion, chunks: tuple[BaseChunk, ...]) -> BaseTable:
         rows=sum(segment.rows for segment in segments),
         segments=segments,
         low=chunks[0].low,
+        ranks=_ranks(version.table, chunks),
     )
+
+
+def _ranks(table: TableInfo, chunks: tuple[BaseChunk, ...]) -> tuple[int, ...] | None:
+    """Where the segments but the first begin, of a table whose key is one integer: the server's order is its own."""
+    key = key_columns(table)
+    types = [column.type for column in table.public_columns if key == (column.name,)]
+    if not types or not Column(key[0], types[0].tp).is_integer:
+        return None
+    shift = 0 if types[0].unsigned else 1 << 63
+    begins: list[int] = []
+    begin = 0
+    for chunk in chunks:
+        if chunk.segment is not None:
+            begins.append(begin)
+        if chunk.upto is not None:
+            begin = int(chunk.upto[0]) + 1 + shift
+    return tuple(begins[1:])
 
 
 def _born(events: Iterable[DdlEvent]) -> set[int]:

@@ -18,6 +18,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import read_columns_of
 from pumphouse.archive.segment import peek_segment, read_segment
 from pumphouse.archive.view import ArchiveView
+from pumphouse.codec.typed import untyped
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import SegmentPart, Work
 from pumphouse.objectstore.base import ObjectStore
@@ -77,7 +78,8 @@ class LoadContext:
         self, piece: SegmentPart, columns: Sequence[str] | None, at: Sequence[float], most: int
     ) -> Iterator[pa.RecordBatch]:
         """Rows from some places of a piece's segment: a sample, held against nothing (`peek_segment`)."""
-        yield from peek_segment(self.archive.store, piece.segment, columns=columns, at=at, most=most)
+        found = peek_segment(self.archive.store, piece.segment, columns=columns, at=at, most=most)
+        yield from found if piece.table_id is None else map(untyped, found)
 
     def read(self, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Binlogs of a piece."""

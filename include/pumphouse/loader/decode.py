@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, key_rank, walk
-from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.defaults import missing_value, with_digits
 from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import BinlogError, CodecError, ColumnMismatch, StoreError
 from pumphouse.loader.blob import Blob, Stored
@@ -317,7 +317,7 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted, dumped: TableVersion) -> p
 
 def _default(column: ColumnInfo, field: pa.Field) -> pa.Scalar:
     """What a row has in a column that is younger than it."""
-    value = missing_value(column)
+    value = with_digits(column.type, missing_value(column))
     return pa.scalar(
         value.encode() if isinstance(value, str) and pa.types.is_large_binary(field.type) else value, field.type
     )

@@ -99,12 +99,12 @@ class Work:
             windows = view.between(base.low, base.ts)
             return cls(
                 plan=plan,
-                pieces=(*_base_pieces(base, ids), *pieces_of(windows, base.low, base.ts, ids)),
+                pieces=(*base_pieces(base, ids), *pieces_of(windows, base.low, base.ts, ids)),
                 tables=_tables(_segments(windows, ids))
                 | {table.table_id for table in base.tables if ids is None or table.table_id in ids},
                 events=(),
                 txn_rules=txn_rules,
-                losses=losses_of(windows, after=base.low, upto=base.ts),
+                losses=losses_of(view.windows, after=base.since, upto=base.ts),
                 lows=base.lows,
                 sequences=_sequences(view, Tso(0), plan.to_ts, rules),
             )
@@ -379,7 +379,8 @@ def ids_of(timeline: Timeline, names: Container[str]) -> frozenset[int]:
     return frozenset(ids | {part for part, of in timeline.partitions.items() if of in ids})
 
 
-def _base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPart]:
+def base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPart]:
+    """Segments of a base with rows of one of these tables; None = of all."""
     for table in base.tables:
         for number, segment in enumerate(table.segments if tables is None or table.table_id in tables else ()):
             if segment.rows:
@@ -410,6 +411,11 @@ def pieces_of(
                     upto=Tso(min(upto, window.end)),
                     drop=window.dropped(segment.node_id),
                 )
+
+
+def tables_beside(windows: Iterable[Manifest], tables: Container[int]) -> frozenset[int]:
+    """Ids under which segments have changes that have some under one of these ids."""
+    return _tables(_segments(windows, tables))
 
 
 def _segments(windows: Iterable[Manifest], tables: Container[int] | None) -> Iterator[SegmentEntry]:

@@ -339,7 +339,7 @@ def plan_parts(
         ),
         tables=len(placed),
         sizes=table_sizes(view, base, to, names),
-        losses=losses_of(view.windows, after=base.low, upto=to),
+        losses=losses_of(view.windows, after=base.since, upto=to),
         idle=tuple(idle_rules(view, rules, base)),
         placed=placed,
         along=tuple(sorted(every - names)),

@@ -281,7 +281,7 @@ def plan_restore(
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         sizes=table_sizes(view, base, to),
-        losses=losses_of(view.windows, after=base.low, upto=to),
+        losses=losses_of(view.windows, after=base.since, upto=to),
         idle=tuple(idle_rules(view, rules, base)),
     )
 

@@ -29,6 +29,7 @@ from pumphouse.archive.verified import read_verified, write_verified
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.codec import row
+from pumphouse.codec.layout import arrow_field
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model.node import NodeState
 from pumphouse.model.table import TableInfo
@@ -127,8 +128,9 @@ class Small:
         begun = BaseBegun(cluster_id=self.archive.cluster_id, low=low, tables=None, over=None)
         store.put(layout.base_begun(low), begun.to_json())
         folder = layout.chunk_folder(low, "d", "t", 100, low)
-        rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2 + done], pa.int64())})
-        segment = write_columns(store, f"{folder}0-a.parquet", 100, low, [rows])
+        ids = pa.array([1, 2 + done], pa.int64())
+        rows = pa.RecordBatch.from_arrays([ids], schema=pa.schema([arrow_field(TABLE.columns[0])]))
+        segment = write_columns(store, f"{folder}0-a.parquet", TABLE, low, [rows])
         chunk = BaseChunk(db="d", table="t", table_id=100, low=low, number=0, upto=None, last=True, segment=segment)
         store.put(layout.chunk_note(folder, 0), chunk.to_json())
         if done:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pumphouse.archive.base import BaseChunk, BaseTable
 from pumphouse.archive.view import read_view
+from pumphouse.codec.columnar import key_rank
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.settings import DumpRule
+from tests.support.dumpedsource import DumpedSource
 from tests.support.madearchive import MadeSource, column
 
 pytestmark = pytest.mark.row("A5")
@@ -115,3 +119,26 @@ def test_a_table_that_had_rows_when_its_job_was_written_was_not_born_empty(sourc
     source.create_table("imported", [column(1, "id", flag=3)])
     source.rewrite_job(lambda job: job.update(had_rows=True))
     assert names(look(source, low, made)) == (["kept", "t"], ["imported"])
+
+
+@pytest.mark.parametrize("flag", [3, 3 | 32], ids=["signed", "unsigned"])
+def test_segments_of_a_table_with_an_integer_key_say_where_they_begin(tmp_path: Path, flag: int) -> None:
+    source = DumpedSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=flag), column(2, "n")])
+    source.create_table("k", [column(1, "id"), column(2, "n")], pk_is_handle=False)
+    source.genesis()
+    low, shift = source.cut(), 0 if flag & 32 else 1 << 63
+    with_rows = [source.read("t", low, low, [{"id": each, "n": 1}], number=each) for each in (7, 9, 50)]
+    found = [
+        replace(with_rows[0], number=0, last=False, upto=(b"7",)),
+        replace(with_rows[0], number=1, last=False, upto=(b"8",), segment=None),  # its rows went meanwhile
+        replace(with_rows[1], number=2, last=False, upto=(b"9",)),
+        replace(with_rows[2], number=3, last=True, upto=None),
+    ]
+    keyless = source.read("k", low, low, [{"id": 1, "n": 1}])
+    at = source.cut()
+    source.cut()
+    tables = {each.table: each for each in survey(read_view(source.archive), low, [*found, keyless], at).tables}
+    assert tables["t"].ranks == (9 + shift, 10 + shift)
+    assert tables["k"].ranks is None
+    assert [int(rank) for rank in key_rank(pa.array([9], pa.uint64() if flag & 32 else pa.int64()))] == [9 + shift]

@@ -1,0 +1,1 @@
+"""Folds a base and the windows behind it into the next base."""
