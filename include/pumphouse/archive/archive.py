@@ -16,9 +16,11 @@ from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
+from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, ObjectNotFound
 from pumphouse.model.tso import Tso, show
@@ -141,14 +143,18 @@ class Archive:
             return False
         return True
 
+    def range(self) -> Range:
+        """From when on it is kept, as it is said now; BadManifest where that cannot be read."""
+        return read_range(self.store, self.genesis())
+
     # -- windows ------------------------------------------------------------------------------------------------
 
     def chain(self, since: Tso | None = None) -> list[Manifest]:
-        """Windows from the last one that begins at or below ``since`` on (None = all), in order; BadManifest.
+        """Windows from the last one that begins at or below ``since`` on (None = all kept), in order; BadManifest.
 
         So the newest one in any case.
 
-        They are held against each other, against genesis where they begin there, and against HEAD. HEAD is read
+        They are held against each other, against where the archive's range begins, and against HEAD. HEAD is read
         before the windows are listed: one that is published meanwhile is no fault.
         """
         head = self.head()
@@ -192,19 +198,20 @@ class Archive:
     def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
         """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
 
-        ConfigError when the range begins before genesis or ends behind the archive: it is never cut to fit.
+        ConfigError when they begin before what is kept or end behind the archive: nothing is cut to fit.
         """
-        genesis, end = self.genesis(), self.end()
-        if after < genesis.ts or upto > end:
+        kept, end = self.range(), self.end()
+        if after < kept.start or upto > end:
             raise ConfigError(
-                f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(after)} to {show(upto)}",
+                f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(after)} to {show(upto)}"
+                f"{kept.aside(after)}",
                 hint="pumphouse archive ls",
-                have_from=genesis.ts,
+                have_from=kept.start,
                 have_to=end,
             )
         if after >= upto:
             return []
-        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
+        # What lies before the first of them is not read here; `archive verify` checks the whole chain.
         manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
         manifests = [each for each in manifests if each.end > after]
         if not manifests or manifests[0].start > after or manifests[-1].end < upto:
@@ -267,12 +274,19 @@ class Archive:
         )
 
     def bases(self, upto: Tso) -> list[Base]:
-        """Later dumps that are exact from a moment at or below ``upto`` on, in order of it; BadManifest."""
+        """Later dumps that are kept and exact from a moment at or below ``upto`` on, in order of it; BadManifest."""
+        kept = self.range()
+        return [base for base in self.every_base() if base.ts <= upto and kept.has(base)]
+
+    def every_base(self) -> list[Base]:
+        """The same of all that lie there, kept or not."""
         genesis, found = self.genesis(), []
         for key in layout.base_documents(each.key for each in self.store.list(layout.BASE)):
-            base = Base.from_json(key, self.store.get(key), cluster_id=self.cluster_id, genesis=genesis.sha256)
-            if base.ts <= upto:
-                found.append(base)
+            try:
+                data = self.store.get(key)
+            except ObjectNotFound:  # it expired since it was listed
+                continue
+            found.append(Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis.sha256))
         return sorted(found, key=lambda base: base.ts)
 
     def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
@@ -284,6 +298,14 @@ class Archive:
         return sorted(
             (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
         )
+
+    def past_jobs(self, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+        """DDL binlogs of the windows that were before these and are gone, in commit order.
+
+        The range may have moved since the windows were read: what they have themselves is left out.
+        """
+        kept = self.range()
+        return expired_jobs(self.store, kept, windows[0].start if windows else kept.start)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -302,13 +324,28 @@ class Archive:
         return [each.key for each in self.store.list(layout.WINDOWS)]
 
     def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
-        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked."""
-        genesis = self.genesis()
+        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
+
+        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
+        """
+        kept = self.range()
+        try:
+            return self._kept(kept, keys, since)
+        except (BadManifest, ObjectNotFound) as error:
+            now = self.range()
+            if now.start != kept.start:
+                return self._kept(now, keys, since)
+            why = why_gone(self.store, str(error.facts["path"]))[0] if error.facts.get("reason") == "gap" else ""
+            error.message += f"; {why}" if why else ""
+            raise
+
+    def _kept(self, kept: Range, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+        keys = [key for key in keys if layout.window_start(key) >= kept.start]
         starts = [layout.window_start(key) for key in keys]
         first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
         manifests = self._read(keys[first:])
-        start, digest = genesis.ts, genesis.sha256
-        if first and starts[first] != genesis.ts:
+        start, digest = kept.start, kept.window
+        if first and starts[first] != kept.start:
             start, digest = manifests[0].start, manifests[0].previous
         check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
         return manifests

@@ -33,6 +33,7 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
 from pumphouse.commands.find import find_command
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.proof import proofs_command, prove_command
@@ -162,6 +163,8 @@ def archive() -> None:
     """Start, list, verify and repair the archive."""
 
 
+for command in (expire_command, mark_command, marks_command, unmark_command):
+    archive.add_command(command)
 archive.add_command(prove_command)
 archive.add_command(proofs_command)
 
@@ -257,7 +260,8 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
     end = windows[-1].end if windows else genesis.ts
-    bases, proof = read_view(opened).bases, newest_proof(opened)
+    view, proof = read_view(opened), newest_proof(opened)
+    bases, kept = view.bases, view.kept
     if as_json:
         _print_json(
             {
@@ -268,6 +272,10 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
                 "restorable_from": None if not bases else int(bases[0].ts),
+                "kept_from_ts": int(kept.start),
+                "expired_by": kept.expired_by,
+                "expired_ms": kept.expired_ms,
+                "marks": [each.to_dict() for each in kept.marks],
                 "bases": [_base_dict(each) for each in bases],
                 "proof": None if proof is None else proof.summary(),
                 "declared": [each.to_dict() for each in lost],
@@ -280,6 +288,10 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
     click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    if kept.base is not None:
+        click.echo(kept.told())
+    for mark in kept.marks:
+        click.echo(f"marked: {show(mark.ts)}: {mark.reason} ({mark.who})")
     _print_bases(bases)
     if proof is not None:
         click.echo(f"newest proof: {proof.target} at {show(proof.at)}: {proof.verdict}, {proof.rows:,} rows")
@@ -368,7 +380,7 @@ def show_command(context: Context, *, which: str) -> None:
             click.echo(opened.store.get(window_key(each.start)), nl=False)
             return
     raise UsageError(
-        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.genesis().ts)} to {show(opened.end())}"
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(opened.end())}"
     )
 
 

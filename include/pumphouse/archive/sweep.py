@@ -1,0 +1,219 @@
+"""What lies in the archive and nothing that is kept names: what has expired, and what killed tasks left (row A5).
+
+It is decided by names, not by folders: a dump may name parts that lie in the folder of an older one. What is listed is
+listed before the documents are read that name it, so that whatever is published meanwhile keeps its objects. What
+nobody has named yet may still be named by a task that runs: it goes only when it is old. The range never goes back, so
+what has expired stays so, for whoever deletes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.range import Range
+from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
+from pumphouse.errors import BadManifest, CorruptionError
+from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.objectstore.base import ObjectInfo
+from pumphouse.objectstore.probe import KEEP
+
+EXPIRED, ORPHAN = "expired", "orphan"
+_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA)
+_DELETERS, _AT_ONCE = 8, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """An object that may go. ``why``: `EXPIRED` or `ORPHAN`; ``what``: for people, what it is of."""
+
+    info: ObjectInfo
+    why: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is kept, as one look saw it."""
+
+    range: Range
+    windows: tuple[Manifest, ...]
+    bases: tuple[Base, ...]
+
+    def named(self, archive: Archive) -> dict[str, int | None]:
+        """Every object that is named, with its bytes where the name says them."""
+        genesis = archive.genesis()
+        found: dict[str, int | None] = {genesis.ddl.key: genesis.ddl.bytes}
+        found |= {each.key: each.bytes for each in self.range.ddl}
+        for window in self.windows:
+            found[window.key] = None
+            found |= {each.key: each.bytes for each in window.segments}
+            if window.ddl is not None:
+                found[window.ddl.key] = window.ddl.bytes
+        for base in self.bases:
+            if base.columns:
+                found[layout.base_document(base.begun)] = None
+            if base.objects:
+                found[layout.base_objects(base.begun)] = None
+            found |= {each.key: each.bytes for table in base.tables for each in table.segments}
+        return found
+
+
+def list_objects(archive: Archive) -> list[ObjectInfo]:
+    """Everything that may ever go, or be named."""
+    return list(chain.from_iterable(archive.store.list(prefix) for prefix in _PREFIXES))
+
+
+def look_at_kept(archive: Archive) -> Kept:
+    """What is kept now; after `list_objects`."""
+    kept, genesis = archive.range(), archive.genesis()
+    first = genesis.as_base
+    if kept.base is not None and kept.base.begun != genesis.ts:
+        first = None
+    bases = (*([] if first is None else [first]), *archive.bases(MAX_TSO))
+    return Kept(range=kept, windows=tuple(archive.chain()), bases=bases)
+
+
+def require_whole(listed: Iterable[ObjectInfo], named: dict[str, int | None], rules: Sequence[str] = ()) -> None:
+    """BadManifest unless everything that is named is there, with as many bytes: nothing expires from a torn archive."""
+    there = {each.key: each.size for each in listed}
+    for key, size in named.items():
+        if key not in there or size not in (None, there[key]):
+            what = "is not there" if key not in there else f"has {there[key]} bytes, and not {size}"
+            raise BadManifest(
+                f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
+                hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
+                path=key,
+                offset=0,
+                reason="missing",
+            )
+
+
+def find_waste(
+    archive: Archive, listed: Sequence[ObjectInfo], kept: Kept, *, now_s: float, grace_s: float, resume_s: float
+) -> list[Waste]:
+    """What may go, the oldest first.
+
+    Args:
+        archive: where it lies.
+        listed: of `list_objects`, before ``kept`` was looked at.
+        kept: what is kept.
+        now_s: Unix time.
+        grace_s: what nobody names goes when it is older than this.
+        resume_s: how long a dump may be gone on with that was killed.
+    """
+    named, start = kept.named(archive), kept.range.start
+    published = {window.start for window in kept.windows}
+    found: list[Waste] = []
+
+    def old(each: ObjectInfo) -> bool:
+        return now_s - each.put_s > grace_s
+
+    for each in listed:
+        if each.key in named or each.key.startswith((layout.BASE, layout.SCHEMA)):
+            continue
+        begins = layout.window_start(each.key) if each.key.startswith(layout.WINDOWS) else layout.folder_start(each.key)
+        if begins is not None and begins < start:
+            found.append(Waste(each, EXPIRED, "windows"))
+        # A window that has no manifest yet may be under way, whatever its age.
+        elif not each.key.startswith(layout.WINDOWS) and (begins is None or begins in published) and old(each):
+            found.append(Waste(each, ORPHAN, "a snapshot that was killed, or DDL jobs that were put together anew"))
+    found += _of_dumps(archive, listed, kept, named, old, now_s - max(grace_s, resume_s))
+    found += _of_schema(archive, listed, start, old)
+    return sorted(found, key=lambda waste: _age(waste.info.key))
+
+
+def _of_dumps(
+    archive: Archive,
+    listed: Sequence[ObjectInfo],
+    kept: Kept,
+    named: dict[str, int | None],
+    old: Callable[[ObjectInfo], bool],
+    given_up_s: float,
+) -> Iterator[Waste]:
+    """Of dumps that are not kept everything that no other names, and dumps that were begun and given up."""
+    folders: dict[Tso, list[ObjectInfo]] = defaultdict(list)
+    for each in listed:
+        if each.key.startswith(layout.BASE):
+            folders[layout.base_low(each.key)].append(each)
+    there, genesis = {base.begun for base in kept.bases}, archive.genesis().ts
+    for begun, objects in folders.items():
+        keys = {each.key for each in objects}
+        expired = layout.base_document(begun) in keys or (begun == genesis and kept.range.base is not None)
+        given_up = max(each.put_s for each in objects) < given_up_s
+        for each in objects:
+            if each.key in named:  # a later dump may name parts of one that expired
+                continue
+            if begun in there:
+                # Notes and the begin stay with their dump.
+                if each.key.endswith(".parquet") and old(each):
+                    yield Waste(each, ORPHAN, "a dump that was killed")
+            elif expired:
+                yield Waste(each, EXPIRED, "dumps")
+            elif given_up:
+                yield Waste(each, ORPHAN, "a dump that was given up")
+
+
+def _of_schema(
+    archive: Archive, listed: Sequence[ObjectInfo], start: Tso, old: Callable[[ObjectInfo], bool]
+) -> Iterator[Waste]:
+    """Stored schemas from before the range, and files that none names.
+
+    A rebuild may have begun from such a document: it goes when a later one is so old that none has. Documents are
+    listed after the files: one that came meanwhile keeps its own.
+    """
+    documents = [(each, _end_of(each.key)) for each in archive.store.list(DOCUMENTS)]
+    later = max((end for each, end in documents if end >= start and old(each)), default=0)
+    named: set[str] = set()
+    for each, end in documents:
+        if end < min(start, later):
+            yield Waste(each, EXPIRED, "stored schemas")
+            continue
+        parts = SchemaParts.from_json(each.key, archive.store.get(each.key)).parts
+        named |= {file.key for part in parts for file in part.files}
+    for each in listed:
+        if each.key.startswith(FILES) and each.key not in named and old(each):
+            yield Waste(each, ORPHAN, "a rebuild of the schema that was killed, or stored schemas")
+
+
+def _end_of(key: str) -> int:
+    """Where the windows end that a stored schema was made from."""
+    found = re.fullmatch(rf"{DOCUMENTS}(\d{{20}})\.json", key)
+    if found is None:
+        raise CorruptionError(f"{key} is no part of a stored schema", hint=REMEDY, path=key)
+    return int(found.group(1))
+
+
+def _age(key: str) -> tuple[str, bool, str]:
+    """What orders objects by what they are of: the first timestamp of their names; those without one are last.
+
+    The document that says of a dump's folder that it was a dump goes after what else is there.
+    """
+    found = re.search(r"/(\d{20})", key)
+    return found.group(1) if found else "~", key.endswith("/base.json"), key
+
+
+def remove(
+    archive: Archive, waste: Sequence[Waste], tick: Callable[[int, int], None] = lambda _done, _total: None
+) -> None:
+    """Delete it, the oldest first. An orphan that was put again meanwhile is somebody's."""
+
+    def delete(each: Waste) -> None:
+        if each.why == ORPHAN:
+            now = next((one for one in archive.store.list(each.info.key) if one.key == each.info.key), None)
+            if now is None or now.put_s != each.info.put_s:
+                return
+        archive.store.delete(each.info.key)
+
+    with ThreadPoolExecutor(_DELETERS) as pool:
+        for at in range(0, len(waste), _AT_ONCE):
+            list(pool.map(delete, waste[at : at + _AT_ONCE]))
+            tick(min(at + _AT_ONCE, len(waste)), len(waste))

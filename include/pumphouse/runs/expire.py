@@ -1,0 +1,77 @@
+"""Let go of what the archive need not keep any more: what `archive expire` and the DAG `binlog_maintenance` do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from pumphouse.archive.expire import ExpireReport, Tick, expire
+from pumphouse.archive.retention import Hold, Policy
+from pumphouse.errors import UsageError
+from pumphouse.loader.needs import needs_of
+from pumphouse.parts import Parts
+from pumphouse.settings import DOWNSTREAM, ServerSettings, Settings
+
+_ASKED_AT_ONCE = 8
+
+
+def run(
+    settings: Settings,
+    policy: Policy | None = None,
+    *,
+    without: Collection[str] = (),
+    servers: Mapping[str, ServerSettings] | None = None,
+    dry_run: bool = False,
+    tick: Tick = lambda _done, _total: None,
+) -> ExpireReport:
+    """Ask every server what it needs, then expire.
+
+    Args:
+        settings: all of them.
+        policy: how much is kept; None = as the settings say.
+        without: names of servers that hold nothing, beside those of ``retention.without``.
+        servers: name -> server; None = the sections of the settings that name one.
+        dry_run: only say what would go.
+        tick: called with (deleted, of so many).
+
+    Raises:
+        UsageError: a name of ``without`` is no server's.
+        BadManifest, BadSegment: as `pumphouse.archive.expire.expire`.
+    """
+    if policy is None:
+        policy = Policy(bases=settings.retention.keep_bases, days=settings.retention.keep_days)
+    known = _servers(settings) if servers is None else servers
+    if unknown := [name for name in without if name not in known]:
+        raise UsageError(
+            f"no server of the settings is called {unknown[0]!r}", hint=f"they are: {', '.join(known) or 'none'}"
+        )
+    left_out = {*without, *settings.retention.without}
+    with Parts(settings) as parts:
+        archive = parts.archive
+        archive.genesis()  # says what to do where there is none, before any server is asked
+        holds = ask({name: each for name, each in known.items() if name not in left_out}, settings, archive.cluster_id)
+        return expire(archive, settings, policy, holds, now=parts.cluster.tso(), dry_run=dry_run, tick=tick)
+
+
+def ask(servers: Mapping[str, ServerSettings], settings: Settings, cluster_id: int) -> list[Hold]:
+    """What servers need, all asked at once."""
+    loaded = {"target" if name == DOWNSTREAM else name for name in settings.loaded} | {*settings.loaded}
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        asked = [
+            pool.submit(partial(needs_of, name, each, cluster_id, loaded=name in loaded))
+            for name, each in servers.items()
+        ]
+        return [hold for each in asked for hold in each.result()]
+
+
+def _servers(settings: Settings) -> dict[str, ServerSettings]:
+    """Every server that a load or a restore may write to, by the name that `--into` knows.
+
+    Not those of drills alone: a drill that runs is known by its object in the archive.
+    """
+    found: dict[str, ServerSettings] = {"source": settings.source} if settings.source.host else {}
+    for section, each in settings.target_sections.items():
+        if not getattr(each, "scratch", False):
+            found[section.removeprefix("targets.")] = each
+    return found
