@@ -36,7 +36,7 @@ from pumphouse.archive.sweep import (
 )
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import ManifestConflict
+from pumphouse.errors import BinlogError
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.settings import Settings
@@ -147,28 +147,34 @@ def expire(
         ManifestConflict: others moved the range again and again.
     """
     for turn in range(_TRIES):
-        run = _Run(archive, settings, clock)
-        expiry = plan_expiry(run.view, policy, [*holds, *run.holds()], now)
-        if not expiry.moves:
-            kept = look_at_kept(archive)
-        else:
-            kept = _kept_after(run, expiry)
-            require_whole(run.listed, kept.named(archive), archive.store.losing())
-            if not dry_run:
-                try:
-                    kept = _move(run, expiry, kept, who or default_who())
-                except ManifestConflict:
-                    if turn == _TRIES - 1:
-                        raise
-                    continue
-        waste = run.waste(kept)
-        if not dry_run:
-            remove(archive, waste, tick)
-        report = _report(run.view, expiry, policy, waste, dry_run=dry_run)
-        if not dry_run and (waste or expiry.moves):
-            log.info("archive_expired", start=int(report.start), objects=report.objects, bytes=report.bytes)
-        return report
-    raise AssertionError  # the last turn returned or raised
+        seen = archive.range().number
+        try:
+            return _try(_Run(archive, settings, clock), policy, holds, now, dry_run=dry_run, who=who, tick=tick)
+        except BinlogError:
+            # Another run, or a mark, moved it meanwhile, and may have deleted what this one was about to read.
+            if turn == _TRIES - 1 or archive.range().number == seen:
+                raise
+    raise AssertionError  # the last turn has returned or raised
+
+
+def _try(
+    run: _Run, policy: Policy, holds: Sequence[Hold], now: Tso, *, dry_run: bool, who: str, tick: Tick
+) -> ExpireReport:
+    archive = run.archive
+    expiry = plan_expiry(run.view, policy, [*holds, *run.holds()], now)
+    if expiry.moves:
+        kept = _kept_after(run, expiry)
+        require_whole(run.listed, kept.named(archive), archive.store.losing())
+        kept = kept if dry_run else _move(run, expiry, kept, who or default_who())
+    else:
+        kept = look_at_kept(archive)
+    waste = run.waste(kept)
+    if not dry_run:
+        remove(archive, waste, tick)
+    report = _report(run.view, expiry, policy, waste, dry_run=dry_run)
+    if not dry_run and (waste or expiry.moves):
+        log.info("archive_expired", start=int(report.start), objects=report.objects, bytes=report.bytes)
+    return report
 
 
 class _Run:
