@@ -39,9 +39,13 @@ class Aged:
         return store, Archive(store, self.source.cluster_id)
 
 
-def aged(root: Path, cluster_id: int | None = None, *, rounds: int = 3, work: int = 4) -> Aged:
+def aged(root: Path, *, rounds: int = 3) -> Aged:
+    """`grown` in a directory."""
+    return grown(DumpedSource(root), rounds=rounds)
+
+
+def grown(source: DumpedSource, *, rounds: int = 3, work: int = 4) -> Aged:
     """Genesis with a dump, then in each round: work, DDL, two windows, a stored schema, a dump that the log goes into."""
-    source = DumpedSource(root) if cluster_id is None else DumpedSource(root, cluster_id)
     churn = Churn(source)
     churn.fill()
     made = Aged(source)
