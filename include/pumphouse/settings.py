@@ -600,8 +600,8 @@ class RetentionSettings(Section):
     )
     without: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (),
-        description="sections of servers that hold nothing (source, target, restore_target, NAME of [targets.NAME]): a "
-        "server that does not answer holds everything",
+        description="servers that hold nothing: source, target, restore_target, NAME of [targets.NAME], and in Airflow "
+        "connections; a server that does not answer holds everything",
     )
     grace_s: float = Field(
         2 * 86_400.0,
@@ -665,6 +665,9 @@ class AirflowSettings(Section):
     )
     drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
     maintenance_cron: str = Field("", description="when `binlog_maintenance` runs; empty = by hand alone")
+    maintenance_full: bool = Field(
+        False, description="`binlog_maintenance` reads every content when it verifies, not names and sizes alone"
+    )
     gc_follows: Literal["snapshot", "load"] = Field(
         "snapshot",
         description="Pumps may free what the archive has, or only what every target also has; give the same value to "

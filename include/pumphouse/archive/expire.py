@@ -124,6 +124,7 @@ def expire(
     holds: Sequence[Hold],
     *,
     now: Tso,
+    orphans: bool | None = None,
     dry_run: bool = False,
     who: str = "",
     tick: Tick = lambda _done, _total: None,
@@ -137,6 +138,7 @@ def expire(
         policy: how much is kept.
         holds: of what lies outside of the archive, targets above all.
         now: the cluster's time.
+        orphans: only what killed tasks left goes, or all but that; None = both.
         dry_run: only say what would go.
         who: for the record; '' = this user.
         tick: called with (deleted, of so many).
@@ -149,7 +151,8 @@ def expire(
     for turn in range(_TRIES):
         seen = archive.range().number
         try:
-            return _try(_Run(archive, settings, clock), policy, holds, now, dry_run=dry_run, who=who, tick=tick)
+            run = _Run(archive, settings, clock)
+            return _try(run, policy, holds, now, orphans=orphans, dry_run=dry_run, who=who, tick=tick)
         except BinlogError:
             # Another run, or a mark, moved it meanwhile, and may have deleted what this one was about to read.
             if turn == _TRIES - 1 or archive.range().number == seen:
@@ -158,7 +161,15 @@ def expire(
 
 
 def _try(
-    run: _Run, policy: Policy, holds: Sequence[Hold], now: Tso, *, dry_run: bool, who: str, tick: Tick
+    run: _Run,
+    policy: Policy,
+    holds: Sequence[Hold],
+    now: Tso,
+    *,
+    orphans: bool | None,
+    dry_run: bool,
+    who: str,
+    tick: Tick,
 ) -> ExpireReport:
     archive = run.archive
     expiry = plan_expiry(run.view, policy, [*holds, *run.holds()], now)
@@ -168,7 +179,7 @@ def _try(
         kept = kept if dry_run else _move(run, expiry, kept, who or default_who())
     else:
         kept = look_at_kept(archive)
-    waste = run.waste(kept)
+    waste = [each for each in run.waste(kept) if orphans is None or orphans == (each.why == ORPHAN)]
     if not dry_run:
         remove(archive, waste, tick)
     report = _report(run.view, expiry, policy, waste, dry_run=dry_run)

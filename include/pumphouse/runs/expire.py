@@ -22,6 +22,7 @@ def run(
     *,
     without: Collection[str] = (),
     servers: Mapping[str, ServerSettings] | None = None,
+    orphans: bool | None = None,
     dry_run: bool = False,
     tick: Tick = lambda _done, _total: None,
 ) -> ExpireReport:
@@ -32,6 +33,7 @@ def run(
         policy: how much is kept; None = as the settings say.
         without: names of servers that hold nothing, beside those of ``retention.without``.
         servers: name -> server; None = the sections of the settings that name one.
+        orphans: only what killed tasks left goes, or all but that; None = both.
         dry_run: only say what would go.
         tick: called with (deleted, of so many).
 
@@ -51,7 +53,8 @@ def run(
         archive = parts.archive
         archive.genesis()  # says what to do where there is none, before any server is asked
         holds = ask({name: each for name, each in known.items() if name not in left_out}, settings, archive.cluster_id)
-        return expire(archive, settings, policy, holds, now=parts.cluster.tso(), dry_run=dry_run, tick=tick)
+        now = parts.cluster.tso()
+        return expire(archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, tick=tick)
 
 
 def ask(servers: Mapping[str, ServerSettings], settings: Settings, cluster_id: int) -> list[Hold]:
