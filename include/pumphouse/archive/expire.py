@@ -8,7 +8,7 @@ deletes both. Of two runs at once one puts the range; the other looks again. Not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -176,7 +176,10 @@ def _try(
     if expiry.moves:
         kept = _kept_after(run, expiry)
         require_whole(run.listed, kept.named(archive), archive.store.losing())
-        kept = kept if dry_run else _move(run, expiry, kept, who or default_who())
+        if not dry_run:
+            _move(run, expiry, who or default_who())
+            # What was published before the range was put may name parts of what goes; what comes later sees the range.
+            kept = look_at_kept(archive)
     else:
         kept = look_at_kept(archive)
     waste = [each for each in run.waste(kept) if orphans is None or orphans == (each.why == ORPHAN)]
@@ -268,7 +271,7 @@ def _kept_after(run: _Run, expiry: Expiry) -> Kept:
     return Kept(range=after, windows=windows, bases=expiry.bases)
 
 
-def _move(run: _Run, expiry: Expiry, kept: Kept, who: str) -> Kept:
+def _move(run: _Run, expiry: Expiry, who: str) -> None:
     """Write what the next range needs, and put it; ManifestConflict."""
     archive, view = run.archive, run.view
     # HEAD may name an older window, which goes; and a stored schema from before the range counts no more.
@@ -282,7 +285,6 @@ def _move(run: _Run, expiry: Expiry, kept: Kept, who: str) -> Kept:
     log.info(
         "range_moved", number=moved.number, start=int(moved.start), restorable_from=int(expiry.bases[0].ts), who=who
     )
-    return replace(kept, range=moved)
 
 
 def _joined(archive: Archive, known: Sequence[DdlEntry], gone: Sequence[Manifest]) -> tuple[DdlEntry, ...]:

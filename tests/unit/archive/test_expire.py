@@ -143,6 +143,21 @@ def test_a_stored_schema_is_there_at_the_start_so_that_nothing_is_folded_from_ge
 
 
 @pytest.mark.row("A5")
+def test_a_stored_schema_that_a_rebuild_may_have_begun_from_goes_when_a_later_one_is_old(
+    archive: Archive, store: MemoryStore
+) -> None:
+    run(archive)
+    start = f"schema/parts/{int(archive.range().start):020d}.json"
+    before = [each.key for each in archive.store.list("schema/parts/") if each.key < start]
+    assert before, "the one at the start was written just now"
+    assert verify(fresh(archive)).problems == []
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    run(archive)
+    assert next(archive.store.list("schema/parts/")).key == start
+    assert verify(fresh(archive)).problems == []
+
+
+@pytest.mark.row("A5")
 def test_a_moment_before_the_range_is_refused_by_name(archive: Archive, made: Aged) -> None:
     run(archive)
     found = fresh(archive)
@@ -293,14 +308,27 @@ def test_a_table_that_comes_back_behind_a_dump_keeps_the_older_one(tmp_path: Pat
 
 
 @pytest.mark.row("A5")
-def test_parts_that_a_later_dump_names_stay_wherever_they_lie(archive: Archive, made: Aged) -> None:
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_parts_that_a_later_dump_names_stay_wherever_they_lie(
+    archive: Archive, store: MemoryStore, meanwhile: bool
+) -> None:
     first, *_, last = archive.bases(MAX_TSO)
     # As a dump that takes over what has not changed: its document names a part in the folder of the first.
     taken = next(each for each in first.tables if each.table == "new0")
     tables = (*(each for each in last.tables if each.table != "new0"), dataclasses.replace(taken, low=last.low))
     folded = dataclasses.replace(last, begun=Tso(last.begun + 1), low=last.low, tables=tables)
     key = layout.base_document(folded.begun)
-    archive.store.put(key, folded.to_json(cluster_id=archive.cluster_id, genesis=archive.genesis().sha256))
+
+    def publish(verb: str = "", put: str = "/range/") -> None:
+        if "/range/" in put:
+            store.before = lambda verb, key: None
+            data = folded.to_json(cluster_id=archive.cluster_id, genesis=archive.genesis().sha256)
+            archive.store.put(key, data)
+
+    if meanwhile:  # everything has been looked at, and the range is not yet put
+        store.before = publish
+    else:
+        publish()
     run(archive)
     folder = f"base/{int(first.begun):020d}/"
     assert [each.key for each in archive.store.list(folder)] == [each.key for each in taken.segments]
@@ -366,6 +394,39 @@ def test_who_reads_while_it_expires_is_told_or_reads_what_is_kept(
     old = next(piece for piece in pieces_of(plan) if piece.window is None)
     with pytest.raises(BadSegment, match="of a dump that expired"):
         list(read_segment(slow.store, old.segment, after=Tso(0), upto=MAX_TSO))
+
+
+@pytest.mark.row("A5")
+def test_windows_that_expire_while_they_are_read_are_left_out(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = fresh(archive)
+    real = slow.range
+
+    def expired_meanwhile() -> Range:
+        found = real()
+        monkeypatch.setattr(slow, "range", real)
+        run(fresh(archive))
+        return found
+
+    monkeypatch.setattr(slow, "range", expired_meanwhile)
+    windows = slow.chain()
+    assert windows[0].start == archive.range().start > archive.genesis().ts
+
+
+@pytest.mark.row("A5")
+def test_what_expires_in_many_steps_leaves_the_schema_that_one_step_leaves(made: Aged) -> None:
+    _, once = made.in_memory()
+    run(once)
+    store, archive = made.in_memory()
+    for bases in (3, 2, 1):
+        run(fresh(archive), Policy(bases=bases))
+    for key in [each for each in store.objects if "/schema/" in each]:
+        del store.objects[key]  # nothing is folded but jobs of genesis, of the range, and of windows
+    for each in (once, archive):
+        assert timeline_of(fresh(each)).versions == timeline_of(made.source.archive).versions
+    assert fresh(archive).range().window == fresh(once).range().window
+    assert fresh(archive).range().pumps == fresh(once).range().pumps
 
 
 @pytest.mark.row("A5")
