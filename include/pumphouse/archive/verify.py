@@ -345,8 +345,9 @@ def _count_orphans(
     """Segments that no manifest names: of killed tasks, or of a window that is under way. What expired is none."""
     named = {segment.key for manifest in manifests for segment in manifest.segments}
     named |= {segment.key for table in genesis.base or () for segment in table.segments}
-    segments = (each.key for each in archive.store.list(layout.SEGMENTS))
-    report.orphans += sum(1 for key in segments if key not in named and (layout.folder_start(key) or 0) >= kept.start)
+    for each in archive.store.list(layout.SEGMENTS):
+        start = layout.folder_start(each.key)
+        report.orphans += each.key not in named and (start is None or start >= kept.start)
     if not _has_genesis(kept, genesis):
         return
     # A later dump keeps the notes of its chunks beside it; one that is under way is told by `archive ls`.
