@@ -242,7 +242,7 @@ def expire_archive(*, orphans: bool) -> dict[str, Any]:
     report = expire.run(settings, Policy() if orphans else None, servers=servers, orphans=orphans)
     for each in report.held:
         log.warning("archive_held", by=each)
-    return xcom.bounded(report.to_dict())
+    return xcom.bounded(expire.told(report))
 
 
 def _retained_for(settings: Settings) -> dict[str, ServerSettings]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -97,24 +96,6 @@ class ExpireReport:
     def size(self) -> int:
         """Their bytes."""
         return sum(self.bytes.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "dry_run": self.dry_run,
-            "policy": self.policy,
-            "restorable_from_ts": self.restorable_from,
-            "restorable_to_ts": self.restorable_to,
-            "start_ts": self.start,
-            "bases": [{"ts": ts} for ts in self.bases],
-            "bases_gone": [{"ts": ts} for ts in self.bases_gone],
-            "windows_gone": self.windows_gone,
-            "held": list(self.held),
-            "why_nothing": self.why_nothing,
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "orphans": list(self.orphans),
-        }
 
 
 def expire(

@@ -70,7 +70,7 @@ def expire_command(
     elif not as_json:
         _print(found)
     if as_json:
-        click.echo(json.dumps(with_times(found.to_dict() | {"dry_run": dry_run}), indent=2))
+        click.echo(json.dumps(with_times(runs.told(found) | {"dry_run": dry_run}), indent=2))
 
 
 def _print(found: ExpireReport) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 from pumphouse.archive.expire import ExpireReport, Tick, expire
 from pumphouse.archive.retention import Hold, Policy
@@ -55,6 +57,16 @@ def run(
         holds = ask({name: each for name, each in known.items() if name not in left_out}, settings, archive.cluster_id)
         now = parts.cluster.tso()
         return expire(archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, tick=tick)
+
+
+def told(report: ExpireReport) -> dict[str, Any]:
+    """JSON object of a report (docs/formats.md, "Command output")."""
+    found = asdict(report)
+    for name in ("restorable_from", "restorable_to", "start"):
+        found[f"{name}_ts"] = found.pop(name)
+    for name in ("bases", "bases_gone"):
+        found[name] = [{"ts": ts} for ts in found[name]]
+    return found
 
 
 def ask(servers: Mapping[str, ServerSettings], settings: Settings, cluster_id: int) -> list[Hold]:
