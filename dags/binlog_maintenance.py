@@ -50,13 +50,13 @@ def binlog_maintenance() -> None:
     @one_sentence
     def expire() -> dict[str, Any]:
         """The range moves, then what lies below it is deleted; who holds more is in the log and in the result."""
-        return tasks.expire_archive(orphans=False)
+        return tasks.expire_archive()
 
     @task(execution_timeout=timedelta(hours=12))
     @one_sentence
     def orphans() -> dict[str, Any]:
         """What no document names and no task that runs can name any more."""
-        return tasks.expire_archive(orphans=True)
+        return tasks.delete_orphans()
 
     # A task that makes a dump out of an older one and its windows belongs before expire, which counts it then.
     chain(verify(), expire(), orphans())

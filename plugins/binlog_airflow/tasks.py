@@ -232,14 +232,19 @@ def verify_archive(*, full: bool) -> dict[str, Any]:
     return xcom.bounded(report.to_dict())
 
 
-def expire_archive(*, orphans: bool) -> dict[str, Any]:
-    """Let go of what retention does not keep; with ``orphans`` of what killed tasks left, and of nothing else."""
-    from pumphouse.archive.retention import Policy
+def delete_orphans() -> dict[str, Any]:
+    """Delete what killed tasks left, and nothing else."""
+    from pumphouse.runs import expire
+
+    return xcom.bounded(expire.orphans(settings_from()))
+
+
+def expire_archive() -> dict[str, Any]:
+    """Let go of what retention does not keep."""
     from pumphouse.runs import expire
 
     settings = settings_from()
-    servers = {} if orphans else _retained_for(settings)
-    report = expire.run(settings, Policy() if orphans else None, servers=servers, orphans=orphans)
+    report = expire.run(settings, servers=_retained_for(settings), orphans=False)
     for each in report.held:
         log.warning("archive_held", by=each)
     return xcom.bounded(expire.told(report))
@@ -248,11 +253,13 @@ def expire_archive(*, orphans: bool) -> dict[str, Any]:
 def _retained_for(settings: Settings) -> dict[str, ServerSettings]:
     """Every server that may need something of the archive, by the connection that names it."""
     found: dict[str, ServerSettings] = {}
-    for conn_id in settings.loaded:
-        with _there_or(conn_id == DOWNSTREAM and not settings.airflow.load_targets):
+    named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
+    sections = (name for name, each in settings.targets.items() if not each.scratch)
+    for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
+        with _there_or(conn_id == DOWNSTREAM and conn_id not in named):
             found[conn_id] = settings_from(archive=None, cluster=None, downstream=conn_id).target
     for conn_id in settings.airflow.restore_targets:
-        with _there_or(True):
+        with _there_or("restore_targets" not in settings.airflow.model_fields_set):
             found.setdefault(conn_id, settings_from(archive=None, cluster=None, restore=conn_id).restore_target)
     with _there_or(True):
         found[SOURCE] = settings_from(archive=None, cluster=None, source=SOURCE).source

@@ -75,6 +75,24 @@ def test_what_retention_does_not_keep_goes_unless_a_target_does_not_say_what_it_
     assert world.archive.range() == moved
 
 
+def test_every_server_that_a_setting_names_is_asked_and_one_without_a_connection_stops_it(world: World) -> None:
+    asked = {
+        "PUMPHOUSE_RETENTION__KEEP_BASES": "1",
+        "PUMPHOUSE_AIRFLOW__LOAD_TARGETS": "first",
+        "PUMPHOUSE_AIRFLOW__GC_TARGETS": "second",
+        "PUMPHOUSE_AIRFLOW__RESTORE_TARGETS": "third",
+    }
+    away = {"conn_type": "pumphouse_downstream", "host": "127.0.0.1", "port": 1, "login": "r"}
+    state, tasks, _ = world.run(targets={"first": away, "second": away}, **asked)
+    assert (state, tasks["expire"]) == ("failed", "failed"), "nobody made the connection of the third"
+    assert world.archive.range().number == 0
+    state, _, said = world.run(targets={"first": away, "second": away, "third": away}, **asked)
+    assert state == "success"
+    held = [facts["by"].split()[0] for event, facts in said if event == "archive_held"]
+    assert held == ["first", "second", "third"]
+    assert world.archive.range().number == 0
+
+
 def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> None:
     segment = next(each for each in world.archive.chain()[-1].segments if each.rows)
     world.archive.store.delete(segment.key)

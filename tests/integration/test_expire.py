@@ -18,7 +18,7 @@ from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import drill, expire, load, proof
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from tests.support import formats
 from tests.support.agedarchive import Aged, grown, require_restorable
@@ -138,6 +138,28 @@ def test_a_target_that_is_behind_holds_its_windows_and_is_named_until_it_is_left
     assert read_checkpoint(settings.target, "main") == behind
     wrong = command(tmp_path, settings, "archive", "expire", "--without", "targt", "--yes")
     assert "no server of the settings is called 'targt'" in str(wrong.exception)
+
+
+def test_a_server_that_was_restored_holds_what_a_backfill_needs_whatever_is_loaded(
+    made: Aged, settings: Settings, target: TargetConnection
+) -> None:
+    load.run(settings)
+    behind = Tso(made.dumps[1] + 1)
+    set_checkpoint(target, behind)
+    elsewhere = settings.airflow.model_copy(update={"load_targets": ("another",)})
+    there = settings.model_copy(update={"restore_target": settings.target, "target": TargetSettings()})
+    there = there.model_copy(update={"airflow": elsewhere})
+    done = expire.run(there, Policy(bases=1))
+    assert done.start <= behind
+    assert any(each.startswith("restore_target ") for each in done.held)
+    assert expire.run(there, Policy(bases=1), without=("restore_target",)).start > behind
+
+
+def test_a_wish_that_is_not_given_is_that_of_the_settings(made: Aged, settings: Settings, tmp_path: Path) -> None:
+    words = ("--set", "retention.keep_days=30", "archive", "expire", "--keep-bases", "1", "--dry-run", "--json")
+    dry = said(command(tmp_path, settings, *words))
+    assert dry["policy"] == "1 dumps and 30 days"
+    assert not dry["windows_gone"]
 
 
 def test_a_server_that_does_not_answer_or_is_being_filled_holds_what_it_may_need(

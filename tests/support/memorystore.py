@@ -18,6 +18,7 @@ class MemoryStore:
         self._url = url
         self.objects: dict[str, bytes] = {}
         self.put_s: dict[str, float] = {}
+        self.clock: Callable[[], float] = time.time
         self.rules: tuple[str, ...] = ()
         self.lock = threading.Lock()
         # Called as hook(verb, key) before each write; may raise to play a failing store.
@@ -45,6 +46,7 @@ class MemoryStore:
         check_key(key)
         self.before("put", key)
         self.objects[key] = bytes(data)
+        self.put_s.pop(key, None)
         self.after("put", key)
 
     def put_file(self, key: str, path: Path) -> None:
@@ -64,7 +66,7 @@ class MemoryStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         found = [(k, v) for k, v in sorted(self.objects.items()) if k.startswith(prefix)]
-        return iter([ObjectInfo(k, len(v), self.put_s.get(k, time.time())) for k, v in found])
+        return iter([ObjectInfo(k, len(v), self.put_s.get(k, self.clock())) for k, v in found])
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         rest = (key[len(prefix) :] for key in self.objects if key.startswith(prefix))

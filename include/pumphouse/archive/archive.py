@@ -22,7 +22,8 @@ from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, chec
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, ObjectNotFound
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
@@ -163,7 +164,10 @@ class Archive:
             raise missing_head(self.url)
         if head is not None:
             # What this object remembers is no proof that it is still there.
-            head.check(None) if head.manifest not in {layout.GENESIS, *keys} else self._named_by(head)
+            if head.manifest in {layout.GENESIS, *keys}:
+                self._named_by(head)
+            elif not self._before_range(head):
+                head.check(None)
         return self._linked(keys, since)
 
     def listed(self) -> list[Manifest]:
@@ -178,14 +182,18 @@ class Archive:
         genesis, head = self.genesis(), self.head()
         if head is None and self._window_keys():
             raise missing_head(self.url)
-        at = None if head is None else self._named_by(head)
+        kept = self.range()
+        at = None if head is None or self._before_range(head) else self._named_by(head)
         if at is not None and at.start < genesis.ts:
             raise BadManifest(f"{at.key} begins before genesis {genesis.ts}", path=at.key, offset=0, reason="genesis")
-        end, digest = (genesis.ts, genesis.sha256) if at is None else (at.end, at.sha256)
+        end, digest = (kept.start, kept.window) if at is None else (at.end, at.sha256)
         while True:
             try:
                 manifest = self._manifest(layout.window_key(end))
             except ObjectNotFound:
+                if at is None and kept.start != genesis.ts:  # the newest windows never expire
+                    head = Head(manifest=layout.window_key(kept.start), manifest_sha256="")
+                    head.check(None)
                 return at
             check_link(manifest, cluster_id=self.cluster_id, end=end, digest=digest)
             at, end, digest = manifest, manifest.end, manifest.sha256
@@ -289,6 +297,35 @@ class Archive:
             found.append(Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis.sha256))
         return sorted(found, key=lambda base: base.ts)
 
+    def publish_base(self, base: Base, clock: Clock = SYSTEM_CLOCK) -> Base:
+        """Make a base visible, or the one of that name that another run has put: read back.
+
+        Whoever makes it has put its `BaseBegun` before it chose what it takes from earlier ones: an expiry keeps that
+        for it. The range is read afterwards, because an expiry may have crossed it all the same.
+
+        Raises:
+            ManifestConflict: it was given up, or what it needs expired, meanwhile. It is not seen then.
+            UnsafeStore: the store honours no conditional puts.
+        """
+        key, begun = layout.base_document(base.begun), layout.base_begun(base.begun)
+        again = "begin anew: pumphouse archive dump"
+        try:
+            self.store.size(begun)
+        except ObjectNotFound as error:
+            why = f"{self.url}/{begun} is not there any more: the dump was given up while it was made"
+            raise ManifestConflict(why, hint=again, key=begun) from error
+        genesis = self.genesis().sha256
+        data = base.to_json(cluster_id=self.cluster_id, genesis=genesis)
+        try:
+            put_once(self.store, key, data, lambda found: found == data, clock=clock)
+        except ManifestConflict:
+            data = self.store.get(key)
+        found, kept = Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis), self.range()
+        if not kept.has(found):
+            why = f"what the dump begun at {show(base.begun)} needs expired while it was made: {kept.told()}"
+            raise ManifestConflict(why, hint=again, key=key)
+        return found
+
     def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
         found: list[ArchivedJob] = []
@@ -349,6 +386,11 @@ class Archive:
             start, digest = manifests[0].start, manifests[0].previous
         check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
         return manifests
+
+    def _before_range(self, head: Head) -> bool:
+        """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""
+        start = self.genesis().ts if head.manifest == layout.GENESIS else layout.window_start(head.manifest)
+        return start < self.range().start
 
     def _named_by(self, head: Head) -> Manifest | None:
         """The manifest that HEAD names, held against it; None = genesis."""

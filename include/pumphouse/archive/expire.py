@@ -20,22 +20,23 @@ from pumphouse.archive.declare import default_who
 from pumphouse.archive.drills import Drill
 from pumphouse.archive.manifest import DdlEntry, Manifest
 from pumphouse.archive.proofs import Proof
-from pumphouse.archive.range import put_range
+from pumphouse.archive.range import OldestBase, put_range
 from pumphouse.archive.retention import Expiry, Hold, Policy, plan_expiry
 from pumphouse.archive.schema_store import newest_schema, rebuild
 from pumphouse.archive.sweep import (
     ORPHAN,
     Kept,
     Waste,
+    begun_and_live,
     find_waste,
     list_objects,
     look_at_kept,
     remove,
     require_whole,
+    store_now,
 )
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError
+from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.settings import Settings
@@ -105,13 +106,13 @@ def expire(
     holds: Sequence[Hold],
     *,
     now: Tso,
-    orphans: bool | None = None,
+    orphans: bool = True,
     dry_run: bool = False,
+    shown: ExpireReport | None = None,
     who: str = "",
     tick: Tick = lambda _done, _total: None,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> ExpireReport:
-    """Let go of what the policy does not keep and nothing needs, and of what killed tasks left.
+    """Let go of what the policy does not keep and nothing needs.
 
     Args:
         archive: which one.
@@ -119,69 +120,116 @@ def expire(
         policy: how much is kept.
         holds: of what lies outside of the archive, targets above all.
         now: the cluster's time.
-        orphans: only what killed tasks left goes, or all but that; None = both.
+        orphans: what killed tasks left goes, too.
         dry_run: only say what would go.
+        shown: of the dry run that somebody has agreed to: the range moves no further.
         who: for the record; '' = this user.
         tick: called with (deleted, of so many).
-        clock: tells how old objects are.
 
     Raises:
         BadManifest, BadSegment: what is kept is not whole; then nothing expires.
-        ManifestConflict: others moved the range again and again.
+        ManifestConflict: others moved the range, or began dumps, again and again; or more would go than was shown.
     """
-    for turn in range(_TRIES):
+    for turn in range(1, _TRIES + 1):
         seen = archive.range().number
         try:
-            run = _Run(archive, settings, clock)
-            return _try(run, policy, holds, now, orphans=orphans, dry_run=dry_run, who=who, tick=tick)
-        except BinlogError:
+            run = _Run(archive, settings)
+            expiry = _moved(run, policy, holds, now, shown=shown, dry_run=dry_run, who=who or default_who())
+            break
+        except _MoreThanShown:
+            raise
+        except BinlogError as error:
             # Another run, or a mark, moved it meanwhile, and may have deleted what this one was about to read.
-            if turn == _TRIES - 1 or archive.range().number == seen:
+            if turn == _TRIES or (archive.range().number == seen and not isinstance(error, _Begun)):
                 raise
-    raise AssertionError  # the last turn has returned or raised
+    # What was published before the range was put may name parts of what goes; what comes later sees the range.
+    kept = _kept_after(run, expiry) if dry_run and expiry.moves else look_at_kept(archive, run.live)
+    waste = [each for each in run.waste(kept) if orphans or each.why != ORPHAN]
+    report = _report(run.view, expiry, policy, waste, dry_run=dry_run)
+    if not dry_run:
+        remove(archive, waste, tick)
+        if waste or expiry.moves:
+            log.info("archive_expired", start=int(report.start), objects=report.objects, bytes=report.bytes)
+    return report
 
 
-def _try(
+def delete_orphans(
+    archive: Archive, settings: Settings, *, tick: Tick = lambda _done, _total: None
+) -> tuple[Waste, ...]:
+    """Delete what no document names and no task that runs can name any more; nothing else, and the range stays.
+
+    BadManifest: what is kept is not whole.
+    """
+    run = _Run(archive, settings)
+    kept = look_at_kept(archive, run.live)
+    require_whole(archive.store, run.listed, kept.named(archive))
+    waste = tuple(each for each in run.waste(kept) if each.why == ORPHAN)
+    remove(archive, waste, tick)
+    if waste:
+        log.info("orphans_deleted", objects=len(waste), bytes=sum(each.info.size for each in waste))
+    return waste
+
+
+class _Begun(ManifestConflict):
+    """A dump was begun or ended between the plan and the put."""
+
+
+class _MoreThanShown(ManifestConflict):
+    """The plan goes further than what somebody has agreed to."""
+
+
+def _moved(
     run: _Run,
     policy: Policy,
     holds: Sequence[Hold],
     now: Tso,
     *,
-    orphans: bool | None,
+    shown: ExpireReport | None,
     dry_run: bool,
     who: str,
-    tick: Tick,
-) -> ExpireReport:
-    archive = run.archive
-    expiry = plan_expiry(run.view, policy, [*holds, *run.holds()], now)
-    if expiry.moves:
-        kept = _kept_after(run, expiry)
-        require_whole(run.listed, kept.named(archive), archive.store.losing())
-        if not dry_run:
-            _move(run, expiry, who or default_who())
-            # What was published before the range was put may name parts of what goes; what comes later sees the range.
-            kept = look_at_kept(archive)
-    else:
-        kept = look_at_kept(archive)
-    waste = [each for each in run.waste(kept) if orphans is None or orphans == (each.why == ORPHAN)]
+) -> Expiry:
+    """What expires; the range has moved then."""
+    begun = run.live()
+    expiry = plan_expiry(run.view, policy, [*holds, *run.holds(begun)], now)
+    if not expiry.moves:
+        return expiry
+    if shown is not None and not _within(expiry, shown):
+        raise _MoreThanShown(
+            "more would expire by now than was shown: a dump or a target went on meanwhile; nothing was deleted",
+            hint="look again: pumphouse archive expire --dry-run",
+        )
+    require_whole(run.archive.store, run.listed, _kept_after(run, expiry).named(run.archive))
     if not dry_run:
-        remove(archive, waste, tick)
-    report = _report(run.view, expiry, policy, waste, dry_run=dry_run)
-    if not dry_run and (waste or expiry.moves):
-        log.info("archive_expired", start=int(report.start), objects=report.objects, bytes=report.bytes)
-    return report
+        _move(run, expiry, begun, who)
+    return expiry
+
+
+def _within(expiry: Expiry, shown: ExpireReport) -> bool:
+    oldest = None if expiry.base is None else expiry.base.ts
+    if shown.restorable_from is None or oldest is None:
+        return shown.restorable_from == oldest
+    return shown.moves and expiry.start <= shown.start and oldest <= shown.restorable_from
 
 
 class _Run:
-    """One look: what is listed, then what is kept."""
+    """One look: what is listed, then what is kept; BadManifest where the dump is lost that the range begins from."""
 
-    def __init__(self, archive: Archive, settings: Settings, clock: Clock) -> None:
+    def __init__(self, archive: Archive, settings: Settings) -> None:
         self.archive = archive
         self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
-        self._clock = clock
-        self._now_s = clock.now()
+        self._now_s = store_now(archive)
         self.listed = list_objects(archive)
         self.view = read_view(archive)
+        oldest = self.view.kept.base
+        if oldest is not None and oldest not in (OldestBase.of(base) for base in self.view.bases):
+            key = layout.base_document(oldest.begun)
+            raise BadManifest(
+                f"{key} is not there as {self.view.kept.key} names it, and the range begins from it: nothing expires",
+                hint="put it back from a copy of the archive",
+                path=key,
+                offset=0,
+                reason="missing",
+            )
 
     @property
     def at_ms(self) -> int:
@@ -194,34 +242,23 @@ class _Run:
             self.archive, self.listed, kept, now_s=self._now_s, grace_s=self._grace_s, resume_s=self._resume_s
         )
 
-    def holds(self) -> Iterator[Hold]:
-        """What the archive itself knows to need something."""
+    def live(self) -> list[BaseBegun]:
+        """Dumps that are under way now."""
+        return begun_and_live(self.archive, now_s=self._now_s, for_s=max(self._grace_s, self._resume_s))
+
+    def holds(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
+        """What the archive itself knows to need something; ``begun``: the dumps that are under way."""
         for mark in self.view.kept.marks:
             yield Hold(who="mark", ts=mark.ts, restorable=True, why=f"{show(mark.ts)} ({mark.reason}, {mark.who})")
-        yield from self._dumps()
+        yield from self._dumps(begun)
         yield from self._proofs()
         yield from self._drills()
 
-    def _dumps(self) -> Iterator[Hold]:
-        """Dumps that are under way, or may be gone on with."""
-        done = {layout.base_low(key) for key in layout.base_documents(each.key for each in self.listed)}
-        newest: dict[Tso, float] = {}
-        for each in self.listed:
-            if each.key.startswith(layout.BASE):
-                low = layout.base_low(each.key)
-                newest[low] = max(newest.get(low, 0.0), each.put_s)
-        for each in self.listed:
-            if not each.key.startswith(layout.BASE):
-                continue
-            low = layout.base_low(each.key)
-            if low in done or each.key != layout.base_begun(low):
-                continue
-            if self._now_s - newest[low] > max(self._grace_s, self._resume_s):
-                continue
-            begun = BaseBegun.from_json(each.key, self.archive.store.get(each.key))
-            why = f"that was begun at {show(low)} and has not ended"
-            yield Hold(who="dump", ts=low, restorable=False, why=why)
-            over = next((base for base in self.view.bases if base.begun == begun.over), None)
+    def _dumps(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
+        for each in begun:
+            why = f"that was begun at {show(each.low)} and has not ended"
+            yield Hold(who="dump", ts=each.low, restorable=False, why=why)
+            over = next((base for base in self.view.bases if base.begun == each.over), None)
             if over is not None:
                 yield Hold(who="dump", ts=over.ts, restorable=True, why=f"{why}: it takes tables of an earlier one")
 
@@ -252,8 +289,8 @@ def _kept_after(run: _Run, expiry: Expiry) -> Kept:
     return Kept(range=after, windows=windows, bases=expiry.bases)
 
 
-def _move(run: _Run, expiry: Expiry, who: str) -> None:
-    """Write what the next range needs, and put it; ManifestConflict."""
+def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> None:
+    """Write what the next range needs, and put it; ManifestConflict. ``begun``: the dumps that the plan knew of."""
     archive, view = run.archive, run.view
     # HEAD may name an older window, which goes; and a stored schema from before the range counts no more.
     archive.write_head(view.windows[-1] if view.windows else None)
@@ -262,6 +299,8 @@ def _move(run: _Run, expiry: Expiry, who: str) -> None:
         rebuild(archive, expiry.start, anew=True)
     ddl = _joined(archive, view.kept.ddl, expiry.windows_gone)
     moved = expiry.after(view.kept, ddl, who=who, at_ms=run.at_ms)
+    if run.live() != list(begun):
+        raise _Begun("dumps are begun or end again and again", hint="run again when none does")
     put_range(archive.store, moved)
     log.info(
         "range_moved", number=moved.number, start=int(moved.start), restorable_from=int(expiry.bases[0].ts), who=who

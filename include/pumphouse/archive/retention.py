@@ -15,7 +15,7 @@ from pumphouse.archive.manifest import DdlEntry, Manifest, PumpEntry
 from pumphouse.archive.range import OldestBase, Range
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.model.tso import Tso, compose, physical_ms, show
 
 _DAY_MS = 86_400_000
 # HEAD may be written late by a writer that was slow; what it names has to be there.
@@ -31,6 +31,11 @@ class Policy:
 
     bases: int | None = None
     days: float | None = None
+
+    @property
+    def wishes(self) -> bool:
+        """Whether anything may go."""
+        return self.bases is not None or self.days is not None
 
     def __str__(self) -> str:
         said = [f"{self.bases} dumps"] if self.bases is not None else []
@@ -119,9 +124,9 @@ def plan_expiry(view: ArchiveView, policy: Policy, holds: Sequence[Hold], now: T
     bases, windows = view.bases, view.windows
     wished = _wished(bases, policy, now)
     first = min([wished, *(_base_of(view, each) for each in holds if each.restorable)])
-    while first > 0 and view.recovered(bases[first], view.end):
-        first -= 1  # a table came back behind it, whose rows an older dump has alone
-    start = _start(view, _needed(bases[first:], holds))
+    first, lacking = _whole(view, first)
+    # Windows before the first dump are kept, too, while nobody wishes that anything goes.
+    start = _start(view, _needed(bases[first:], holds)) if policy.wishes else view.kept.start
     gone = tuple(each for each in windows if each.end <= start)
     return Expiry(
         start=start,
@@ -131,7 +136,7 @@ def plan_expiry(view: ArchiveView, policy: Policy, holds: Sequence[Hold], now: T
         windows_gone=gone,
         window=next((each.previous for each in windows if each.start == start), view.kept.window),
         pumps=gone[-1].pumps if gone else view.kept.pumps,
-        held=tuple(_holding(view, holds, wished)),
+        held=(*_holding(view, holds, wished), *lacking),
         why_nothing="" if first or gone else _why_nothing(bases, policy, wished, now),
     )
 
@@ -151,6 +156,35 @@ def _base_of(view: ArchiveView, hold: Hold) -> int:
     """The newest dump that leads to what a hold needs."""
     base = view.base_for(hold.ts)
     return 0 if base is None else view.bases.index(base)
+
+
+def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
+    """The newest dump, this one or one before, that has with those behind it the rows of every table; and why.
+
+    A dump lacks a table that a rule left out, or that came back behind it. A table that no older dump has either, or
+    that is gone at the archive's end, keeps none.
+    """
+    why: list[Hold] = []
+
+    def without(at: int) -> dict[int, str]:
+        return {each.table_id: each.name for each in view.bases[at].without}
+
+    while first > 0:
+        base, older = view.bases[first], first
+        for table_id, name in without(first).items():
+            has = max((at for at in range(first) if table_id not in without(at)), default=first)
+            if has < first and not view.timeline.at_ts(table_id, view.end).dropped:
+                said = f"of {show(base.ts)} lacks {name}, whose rows the one of {show(view.bases[has].ts)} has"
+                why.append(Hold(who="dump", ts=view.bases[has].ts, restorable=True, why=said))
+                older = min(older, has)
+        if view.recovered(base, view.end):
+            said = f"of {show(base.ts)} lacks a table that came back behind it"
+            why.append(Hold(who="dump", ts=view.bases[first - 1].ts, restorable=True, why=said))
+            older = min(older, first - 1)
+        if older == first:
+            break
+        first = older
+    return first, why
 
 
 def _needed(bases: Sequence[Base], holds: Sequence[Hold]) -> Tso:
@@ -182,7 +216,7 @@ def _holding(view: ArchiveView, holds: Sequence[Hold], wished: int) -> list[Hold
 def _why_nothing(bases: Sequence[Base], policy: Policy, wished: int, now: Tso) -> str:
     if not bases:
         return "there is no dump, so every window is needed: `pumphouse archive dump`"
-    if policy.bases is None and policy.days is None:
+    if not policy.wishes:
         return "no retention is set: retention.keep_bases, retention.keep_days"
     if wished:
         return "it is held"

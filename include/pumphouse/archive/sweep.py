@@ -12,23 +12,25 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base
+from pumphouse.archive.base import Base, BaseBegun
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
-from pumphouse.errors import BadManifest, CorruptionError
+from pumphouse.errors import BadManifest, CorruptionError, ObjectNotFound, StoreUnavailable
 from pumphouse.model.tso import MAX_TSO, Tso
-from pumphouse.objectstore.base import ObjectInfo
+from pumphouse.objectstore.base import ObjectInfo, ObjectStore
 from pumphouse.objectstore.probe import KEEP
 
 EXPIRED, ORPHAN = "expired", "orphan"
 _PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA)
 _DELETERS, _AT_ONCE = 8, 64
+_PROBE, _PROBES = "probe/clock", 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,12 @@ class Waste:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is kept, as one look saw it."""
+    """What is kept, as one look saw it. ``taken_from``: dumps that one under way takes tables of, kept or not."""
 
     range: Range
     windows: tuple[Manifest, ...]
     bases: tuple[Base, ...]
+    taken_from: tuple[Base, ...] = ()
 
     def named(self, archive: Archive) -> dict[str, int | None]:
         """Every object that is named, with its bytes where the name says them."""
@@ -58,7 +61,7 @@ class Kept:
             found |= {each.key: each.bytes for each in window.segments}
             if window.ddl is not None:
                 found[window.ddl.key] = window.ddl.bytes
-        for base in self.bases:
+        for base in (*self.bases, *self.taken_from):
             if base.columns:
                 found[layout.base_document(base.begun)] = None
             if base.objects:
@@ -72,22 +75,69 @@ def list_objects(archive: Archive) -> list[ObjectInfo]:
     return list(chain.from_iterable(archive.store.list(prefix) for prefix in _PREFIXES))
 
 
-def look_at_kept(archive: Archive) -> Kept:
-    """What is kept now; after `list_objects`."""
+def look_at_kept(archive: Archive, live: Callable[[], Iterable[BaseBegun]]) -> Kept:
+    """What is kept now; after `list_objects`.
+
+    A dump puts that it has begun, then reads the range; an expiry puts the range, then reads what has begun: one of
+    the two sees the other. So what a dump takes tables of stays even where the range has just moved above it.
+
+    Args:
+        archive: where it lies.
+        live: says which dumps are under way.
+    """
     kept, genesis = archive.range(), archive.genesis()
     first = genesis.as_base
     if kept.base is not None and kept.base.begun != genesis.ts:
         first = None
     bases = (*([] if first is None else [first]), *archive.bases(MAX_TSO))
-    return Kept(range=kept, windows=tuple(archive.chain()), bases=bases)
+    over = {each.over for each in live()}
+    taken_from = tuple(each for each in archive.every_base() if each.begun in over)
+    return Kept(range=kept, windows=tuple(archive.chain()), bases=bases, taken_from=taken_from)
 
 
-def require_whole(listed: Iterable[ObjectInfo], named: dict[str, int | None], rules: Sequence[str] = ()) -> None:
-    """BadManifest unless everything that is named is there, with as many bytes: nothing expires from a torn archive."""
-    there = {each.key: each.size for each in listed}
+def begun_and_live(archive: Archive, *, now_s: float, for_s: float) -> list[BaseBegun]:
+    """Dumps that are under way, or may be gone on with: begun, not ended, and something of them put in ``for_s``."""
+    listed = list(archive.store.list(layout.BASE))
+    done = {layout.base_low(key) for key in layout.base_documents(each.key for each in listed)}
+    newest: dict[Tso, float] = {}
+    for each in listed:
+        low = layout.base_low(each.key)
+        newest[low] = max(newest.get(low, 0.0), each.put_s)
+    found = []
+    for each in listed:
+        low = layout.base_low(each.key)
+        if low not in done and each.key == layout.base_begun(low) and now_s - newest[low] <= for_s:
+            with suppress(ObjectNotFound):  # it was given up meanwhile
+                found.append(BaseBegun.from_json(each.key, archive.store.get(each.key)))
+    return found
+
+
+def store_now(archive: Archive) -> float:
+    """Unix time by the store's clock, which tells the age of objects: that of what is put just now."""
+    for _ in range(_PROBES):
+        archive.store.put(_PROBE, b"")
+        now_s = next((each.put_s for each in archive.store.list(_PROBE) if each.key == _PROBE), None)
+        archive.store.delete(_PROBE)
+        if now_s is not None:  # else another run has just deleted it
+            return now_s
+    raise StoreUnavailable(f"{archive.url}/{_PROBE} is not listed after it was put", key=_PROBE)
+
+
+def require_whole(store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[str, int | None]) -> None:
+    """BadManifest unless everything that is named is there, with as many bytes: nothing expires from a torn archive.
+
+    What was put since ``listed`` is asked for by name.
+    """
+    there, rules = {each.key: each.size for each in listed}, store.losing()
     for key, size in named.items():
         if key not in there or size not in (None, there[key]):
-            what = "is not there" if key not in there else f"has {there[key]} bytes, and not {size}"
+            try:
+                have = store.size(key)
+            except ObjectNotFound:
+                have = None
+            if have is not None and size in (None, have):
+                continue
+            what = "is not there" if have is None else f"has {have} bytes, and not {size}"
             raise BadManifest(
                 f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
                 hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
@@ -149,6 +199,8 @@ def _of_dumps(
         keys = {each.key for each in objects}
         expired = layout.base_document(begun) in keys or (begun == genesis and kept.range.base is not None)
         given_up = max(each.put_s for each in objects) < given_up_s
+        if layout.base_objects(begun) in keys and begun >= kept.range.start:
+            given_up = False  # it was all but done: its document may be what is lost
         for each in objects:
             if each.key in named:  # a later dump may name parts of one that expired
                 continue

@@ -245,13 +245,18 @@ def _check_newest(
     try:
         if head is None and manifests and layout.HEAD not in {each.key for each in report.problems}:
             raise missing_head(archive.url)
-        if head is not None and head.manifest not in broken:
+        old = head is not None and _named_start(genesis, head) < report.start  # a writer was slow
+        if head is not None and not old and head.manifest not in broken:
             head.check(objects.get(head.manifest))
     except BinlogError as error:
         report.problems.append(Problem(key=str(error.facts.get("path") or layout.HEAD), what=str(error)))
     if checkpoint is not None and checkpoint > report.end:
         what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
         report.problems.append(Problem(key=layout.WINDOWS, what=what))
+
+
+def _named_start(genesis: Genesis, head: Head) -> Tso:
+    return genesis.ts if head.manifest == layout.GENESIS else layout.window_start(head.manifest)
 
 
 def _check_verified(archive: Archive, kept: Range, manifests: Sequence[Manifest], report: VerifyReport) -> None:

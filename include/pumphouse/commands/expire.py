@@ -25,8 +25,8 @@ _SHOWN_ORPHANS = 20
 
 
 @click.command("expire")
-@click.option("--keep-bases", type=int, metavar="N", help="Keep the newest N dumps (setting retention.keep_bases).")
-@click.option("--keep-days", type=float, metavar="D", help="Keep D days restorable (setting retention.keep_days).")
+@click.option("--keep-bases", type=int, metavar="N", help="Keep the newest N dumps; else as retention.keep_bases says.")
+@click.option("--keep-days", type=float, metavar="D", help="Keep D days restorable; else as retention.keep_days says.")
 @click.option(
     "--without",
     multiple=True,
@@ -54,9 +54,10 @@ def expire_command(
     everything. Without retention only objects that nothing names are deleted. You may kill it and run it again.
     """
     settings = context.settings
-    policy = None
-    if keep_bases is not None or keep_days is not None:
-        policy = require_policy(keep_bases, keep_days)
+    wished = settings.retention
+    policy = require_policy(
+        wished.keep_bases if keep_bases is None else keep_bases, wished.keep_days if keep_days is None else keep_days
+    )
     found = runs.run(settings, policy, without=without, dry_run=True)
     if not dry_run:
         if not as_json:
@@ -64,7 +65,7 @@ def expire_command(
         if found.objects or found.moves:
             confirm(f"{found.count} objects, {decimal(found.size)}, will be deleted for ever.", yes=yes)
             with bar(enabled=not as_json) as tell:
-                found = runs.run(settings, policy, without=without, tick=partial(tell, "expire"))
+                found = runs.run(settings, policy, without=without, shown=found, tick=partial(tell, "expire"))
             if not as_json:
                 click.echo(f"deleted: {found.count} objects, {decimal(found.size)}")
     elif not as_json:

@@ -206,7 +206,7 @@ class _Dump:
             if not state.missing:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="")
                 objects, digest = self._keep_objects(low)
-                base = self._publish(replace(base, without=state.without, objects=digest))
+                base = self._archive.publish_base(replace(base, without=state.without, objects=digest), self._clock)
                 segments = [segment for table in base.tables for segment in table.segments]
                 report = DumpReport(
                     key=layout.base_document(low),
@@ -310,17 +310,6 @@ class _Dump:
                 hint=f"remove {layout.base_begun(begun.low)} from the archive, then dump everything",
             )
         return found
-
-    def _publish(self, base: Base) -> Base:
-        """Put the document; another run's is as good."""
-        key, genesis = layout.base_document(base.begun), self._archive.genesis().sha256
-        cluster_id = self._archive.cluster_id
-        data = base.to_json(cluster_id=cluster_id, genesis=genesis)
-        try:
-            put_once(self._archive.store, key, data, lambda found: found == data, clock=self._clock)
-        except ManifestConflict:
-            data = self._archive.store.get(key)
-        return Base.from_json(key, data, cluster_id=cluster_id, genesis=genesis)
 
     def _extend(self, *, wait_s: float | None = None) -> Tso:
         """The archive reaches a ts that is taken now: every Pump has passed it. ``wait_s``: for so long and no more."""

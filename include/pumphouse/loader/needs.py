@@ -16,14 +16,13 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.settings import ServerSettings, TargetSettings
 
 
-def needs_of(name: str, server: ServerSettings, cluster_id: int, *, loaded: bool) -> list[Hold]:
+def needs_of(name: str, server: ServerSettings, cluster_id: int) -> list[Hold]:
     """What a server needs; never fails, what went wrong holds everything.
 
     Args:
         name: of its section, or its connection.
-        server: where it is. Of the source restores of parts are known alone.
+        server: where it is. A load, or a backfill onto a restored server, goes on from where a checkpoint of it is.
         cluster_id: of the archive.
-        loaded: loads go on from where it is.
     """
     target = TargetSettings.model_validate(server.model_dump(exclude_unset=True))
     found: list[Hold] = []
@@ -31,7 +30,7 @@ def needs_of(name: str, server: ServerSettings, cluster_id: int, *, loaded: bool
         for own in our_schemas(target.schema_name):
             with TargetConnection.open(target.model_copy(update={"schema_name": own})) as connection:
                 if has_checkpoints(connection):
-                    found += _needs(name, connection, cluster_id, loaded=loaded and own == target.schema_name)
+                    found += _needs(name, connection, cluster_id, loaded=own == target.schema_name)
     except BinlogError as error:
         return [
             Hold(

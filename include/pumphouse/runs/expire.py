@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from pumphouse.archive.expire import ExpireReport, Tick, expire
+from pumphouse.archive.expire import ExpireReport, Tick, delete_orphans, expire
 from pumphouse.archive.retention import Hold, Policy
 from pumphouse.errors import UsageError
 from pumphouse.loader.needs import needs_of
 from pumphouse.parts import Parts
-from pumphouse.settings import DOWNSTREAM, ServerSettings, Settings
+from pumphouse.settings import ServerSettings, Settings
 
 _ASKED_AT_ONCE = 8
 
@@ -24,8 +23,9 @@ def run(
     *,
     without: Collection[str] = (),
     servers: Mapping[str, ServerSettings] | None = None,
-    orphans: bool | None = None,
+    orphans: bool = True,
     dry_run: bool = False,
+    shown: ExpireReport | None = None,
     tick: Tick = lambda _done, _total: None,
 ) -> ExpireReport:
     """Ask every server what it needs, then expire.
@@ -35,8 +35,9 @@ def run(
         policy: how much is kept; None = as the settings say.
         without: names of servers that hold nothing, beside those of ``retention.without``.
         servers: name -> server; None = the sections of the settings that name one.
-        orphans: only what killed tasks left goes, or all but that; None = both.
+        orphans: what killed tasks left goes, too.
         dry_run: only say what would go.
+        shown: of the dry run that somebody has agreed to: no more goes.
         tick: called with (deleted, of so many).
 
     Raises:
@@ -54,9 +55,18 @@ def run(
     with Parts(settings) as parts:
         archive = parts.archive
         archive.genesis()  # says what to do where there is none, before any server is asked
-        holds = ask({name: each for name, each in known.items() if name not in left_out}, settings, archive.cluster_id)
+        holds = ask({name: each for name, each in known.items() if name not in left_out}, archive.cluster_id)
         now = parts.cluster.tso()
-        return expire(archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, tick=tick)
+        return expire(
+            archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, shown=shown, tick=tick
+        )
+
+
+def orphans(settings: Settings) -> dict[str, Any]:
+    """Delete what killed tasks left, and nothing else: a JSON object that says how much it was."""
+    with Parts(settings) as parts:
+        waste = delete_orphans(parts.archive, settings)
+    return {"objects": len(waste), "bytes": sum(each.info.size for each in waste)}
 
 
 def told(report: ExpireReport) -> dict[str, Any]:
@@ -69,14 +79,10 @@ def told(report: ExpireReport) -> dict[str, Any]:
     return found
 
 
-def ask(servers: Mapping[str, ServerSettings], settings: Settings, cluster_id: int) -> list[Hold]:
+def ask(servers: Mapping[str, ServerSettings], cluster_id: int) -> list[Hold]:
     """What servers need, all asked at once."""
-    loaded = {"target" if name == DOWNSTREAM else name for name in settings.loaded} | {*settings.loaded}
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        asked = [
-            pool.submit(partial(needs_of, name, each, cluster_id, loaded=name in loaded))
-            for name, each in servers.items()
-        ]
+        asked = [pool.submit(needs_of, name, each, cluster_id) for name, each in servers.items()]
         return [hold for each in asked for hold in each.result()]
 
 

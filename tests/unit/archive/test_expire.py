@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import pytest
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, BaseBegun
+from pumphouse.archive.base import Base, BaseBegun, TableWithout
 from pumphouse.archive.drills import Drill, write_drill
-from pumphouse.archive.expire import ExpireReport, expire
+from pumphouse.archive.expire import ExpireReport, delete_orphans, expire
+from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
-from pumphouse.archive.retention import Hold, Policy
+from pumphouse.archive.retention import Hold, Policy, plan_expiry
 from pumphouse.archive.schema_store import rebuild, timeline_of
 from pumphouse.archive.segment import read_segment
+from pumphouse.archive.sweep import list_objects
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.errors import (
@@ -26,10 +29,12 @@ from pumphouse.errors import (
     BadSegment,
     BinlogError,
     ConfigError,
+    ManifestConflict,
     TargetUnreachable,
     UsageError,
 )
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
+from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import LoadSettings, Settings
@@ -643,3 +648,198 @@ def test_the_newest_windows_stay_whatever_the_dump_is(tmp_path: Path) -> None:
 
 def fresh_from(archive: Archive) -> Archive:
     return Archive(archive.store._store, archive.cluster_id)  # type: ignore[attr-defined]
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+def test_who_deletes_orphans_lets_nothing_expire(archive: Archive, store: MemoryStore) -> None:
+    behind = Hold(who="target", ts=Tso(0), restorable=False, why="is behind")
+    run(archive, NEWEST, behind)
+    before = dict(store.objects)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    left = layout.segment_key(archive.chain()[1].start, archive.chain()[1].planned_end, "pump-0", "dead", 0)
+    archive.store.put(left, b"x")
+    store.put_s[f"{archive.cluster_id}/{left}"] = 0.0
+    assert left in {each.info.key for each in delete_orphans(archive, Settings())}
+    assert fresh(archive).range().start == archive.genesis().ts, "the target's windows stay"
+    windows = {key for key in before if "/windows/" in key or "/segments/" in key or "/base/" in key}
+    assert windows <= store.objects.keys()
+
+
+@pytest.mark.row("A5")
+def test_without_a_policy_the_windows_before_the_first_dump_stay(archive: Archive) -> None:
+    view = read_view(archive)
+    later = dataclasses.replace(view, bases=view.bases[1:])  # an archive that was begun without a dump
+    plan = plan_expiry(later, Policy(), (), view.end)
+    assert (plan.moves, plan.start) == (False, view.kept.start)
+    assert "no retention is set" in plan.why_nothing
+    assert plan_expiry(later, NEWEST, (), view.end).moves
+
+
+@pytest.mark.row("A5")
+def test_a_table_that_a_dump_lacks_keeps_the_newest_dump_that_has_it(archive: Archive) -> None:
+    view = read_view(archive)
+    ids = {each.table.name: each.table.id for each in view.timeline.tables_at(view.end)}
+    lacks = TableWithout(db="d", table="t", table_id=ids["t"], why="too large")
+
+    def lacking(*which: int) -> list[Base]:
+        return [
+            dataclasses.replace(base, without=(lacks,)) if at in which else base for at, base in enumerate(view.bases)
+        ]
+
+    def plan(bases: list[Base]) -> tuple[Tso, tuple[str, ...]]:
+        found = plan_expiry(dataclasses.replace(view, bases=tuple(bases)), NEWEST, (), view.end)
+        assert found.base is not None
+        return found.base.ts, tuple(str(each) for each in found.held)
+
+    oldest, held = plan(lacking(1, 2, 3))
+    assert oldest == view.bases[0].ts
+    assert "lacks d.t" in held[0]
+    assert plan(lacking(3))[0] == view.bases[2].ts
+    assert plan(lacking(0, 1, 2)) == (view.bases[3].ts, ())
+    assert plan(lacking(0, 1, 2, 3)) == (view.bases[3].ts, ()), "no dump has it"
+
+
+@pytest.mark.row("A5")
+def test_a_dump_begun_between_the_plan_and_the_put_is_planned_for(
+    archive: Archive, store: MemoryStore, made: Aged
+) -> None:
+    older = archive.bases(MAX_TSO)[0]
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(archive.end()), tables=("d.t",), over=older.begun)
+
+    def between(verb: str, key: str) -> None:
+        if "/ddl/expired/" in key:
+            store.before = lambda verb, key: None
+            archive.store.put(layout.base_begun(begun.low), begun.to_json())
+
+    store.before = between
+    report = run(archive)
+    assert report.restorable_from == older.ts == made.dumps[1]
+
+
+@pytest.mark.row("A5")
+def test_what_a_dump_takes_over_stays_when_both_crossed(archive: Archive, store: MemoryStore) -> None:
+    """It had read the range before that moved, and is published while the deletions run."""
+    first, *_, last = archive.bases(MAX_TSO)
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(last.begun + 1), tables=("d.t",), over=first.begun)
+    taken = next(each for each in first.tables if each.table == "new0")
+    tables = (*(each for each in last.tables if each.table != "new0"), dataclasses.replace(taken, low=last.low))
+    late = dataclasses.replace(last, begun=begun.low, tables=tables)
+    published: list[Base] = []
+
+    def hook(verb: str, key: str) -> None:
+        if "/range/" in key:
+            archive.store.put(layout.base_begun(begun.low), begun.to_json())
+        if verb == "delete" and "/probe/" not in key:
+            store.before = lambda verb, key: None
+            published.append(fresh(archive).publish_base(late))
+
+    store.before = hook
+    run(archive)
+    assert published
+    assert archive.range().base.ts == last.ts  # type: ignore[union-attr]
+    for segment in taken.segments:
+        assert archive.store.size(segment.key) == segment.bytes
+    assert verify(fresh(archive), deep=False).problems == []
+
+
+@pytest.mark.row("A5")
+def test_a_dump_whose_log_expired_or_that_was_given_up_is_not_published(archive: Archive) -> None:
+    first, *_, last = archive.bases(MAX_TSO)
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(last.begun + 1), tables=("d.t",), over=first.begun)
+    late = dataclasses.replace(last, begun=begun.low, low=first.low)
+    with pytest.raises(ManifestConflict, match="was given up"):
+        archive.publish_base(late)
+    assert not list(archive.store.list(layout.base_document(late.begun)))
+    run(archive)
+    archive.store.put(layout.base_begun(begun.low), begun.to_json())
+    with pytest.raises(ManifestConflict, match="expired while it was made"):
+        fresh(archive).publish_base(late)
+    assert [base.begun for base in fresh(archive).bases(MAX_TSO)] == [last.begun]
+
+
+@pytest.mark.row("A5")
+def test_a_dump_whose_document_is_lost_is_not_one_that_was_given_up(archive: Archive, store: MemoryStore) -> None:
+    newest = archive.bases(MAX_TSO)[-1]
+    objects, document = layout.base_objects(newest.begun), layout.base_document(newest.begun)
+    archive.store.put(objects, b"x")
+    archive.store.delete(document)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    parts = [each.key for table in newest.tables for each in table.segments]
+    run(archive)
+    delete_orphans(archive, Settings())
+    there = {each.key for each in archive.store.list(layout.BASE)}
+    assert {*parts, objects} <= there
+
+
+@pytest.mark.row("A5")
+def test_nothing_expires_when_the_dump_is_lost_that_the_range_begins_from(archive: Archive, store: MemoryStore) -> None:
+    run(archive, Policy(bases=2))
+    key = layout.base_document(archive.range().base.begun)  # type: ignore[union-attr]
+    archive.store.delete(key)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    before = dict(store.objects)
+    for lost in (lambda: run(fresh(archive)), lambda: delete_orphans(fresh(archive), Settings())):
+        with pytest.raises(BadManifest, match="nothing expires") as refused:
+            lost()  # type: ignore[no-untyped-call]
+        assert key in str(refused.value)
+    assert store.objects == before
+
+
+@pytest.mark.row("A5")
+def test_no_more_goes_than_somebody_has_agreed_to(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    shown = run(archive, Policy(bases=2), dry_run=True)
+    before = dict(store.objects)
+    with pytest.raises(ManifestConflict, match="more would expire"):
+        expire(archive, Settings(), NEWEST, (), now=archive.end(), shown=shown)
+    assert store.objects == before
+    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), shown=shown)
+    assert archive.range().base.ts == made.dumps[-2]  # type: ignore[union-attr]
+
+
+@pytest.mark.row("A5")
+def test_age_is_that_of_the_store_whatever_the_clock_here_says(archive: Archive, store: MemoryStore) -> None:
+    store.clock = lambda: time.time() - 30 * 86_400
+    older = archive.bases(MAX_TSO)[0]
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(archive.end()), tables=("d.t",), over=older.begun)
+    archive.store.put(layout.base_begun(begun.low), begun.to_json())  # just now, by the store's clock
+    report = run(archive)
+    assert report.restorable_from == older.ts
+    assert report.orphans == ()
+    assert list(archive.store.list(layout.base_begun(begun.low)))
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("A2")
+def test_a_snapshot_that_commits_while_it_is_listed_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = aged(tmp_path / "a", rounds=1)
+    source, real = made.source, list_objects
+
+    def listed_first(archive: Archive) -> list[ObjectInfo]:
+        found = real(archive)
+        with source.txn() as txn:
+            txn.insert("new0", id=4711)
+        source.cut()
+        return found
+
+    monkeypatch.setattr("pumphouse.archive.expire.list_objects", listed_first)
+    report = run(source.archive)
+    assert report.windows_gone
+    require_restorable(fresh_from(source.archive), [fresh_from(source.archive).end()])
+
+
+@pytest.mark.row("A5")
+def test_a_head_from_before_the_range_is_a_slow_writers(archive: Archive, made: Aged) -> None:
+    windows = archive.chain()
+    end = archive.end()
+    run(archive)
+    for old in (Head.of(windows[0]), Head.of(archive.genesis())):
+        archive.store.put(layout.HEAD, old.to_json())
+        found = fresh(archive)
+        assert found.end() == end
+        assert found.chain()[-1].end == end
+        assert verify(found, deep=False).problems == []
+        run(fresh(archive))  # nothing else expires, and nothing stops it
+    require_restorable(fresh(archive), kept_moments(fresh(archive), made))
