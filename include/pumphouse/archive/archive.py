@@ -90,7 +90,7 @@ class Archive:
         for cluster_id in clusters:
             try:
                 archive = cls.open(settings, cluster_id)
-                said.append(f"{cluster_id} ({show(archive.genesis().ts)} to {show(archive.end())})")
+                said.append(f"{cluster_id} ({show(archive.range().start)} to {show(archive.end())})")
             except BinlogError as error:  # it is named all the same
                 said.append(f"{cluster_id} ({error.message})")
         return ", ".join(said)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
@@ -30,6 +30,7 @@ from pumphouse.objectstore.probe import KEEP
 EXPIRED, ORPHAN = "expired", "orphan"
 _PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA)
 _DELETERS, _AT_ONCE = 8, 64
+_OF_DUMPS = ("/base.json", "/begun.json")
 _PROBE, _PROBES = "probe/clock", 5
 
 
@@ -229,7 +230,10 @@ def _of_schema(
         if end < min(start, later):
             yield Waste(each, EXPIRED, "stored schemas")
             continue
-        parts = SchemaParts.from_json(each.key, archive.store.get(each.key)).parts
+        try:
+            parts = SchemaParts.from_json(each.key, archive.store.get(each.key)).parts
+        except ObjectNotFound:  # another run has deleted it since it was listed
+            continue
         named |= {file.key for part in parts for file in part.files}
     for each in listed:
         if each.key.startswith(FILES) and each.key not in named and old(each):
@@ -256,7 +260,14 @@ def _age(key: str) -> tuple[str, bool, str]:
 def remove(
     archive: Archive, waste: Sequence[Waste], tick: Callable[[int, int], None] = lambda _done, _total: None
 ) -> None:
-    """Delete it, the oldest first. An orphan that was put again meanwhile is somebody's."""
+    """Delete it, the oldest first, and the documents of dumps when all else is gone: they say what the rest was.
+
+    An orphan that was put again meanwhile is somebody's.
+    """
+    waste = sorted(waste, key=lambda each: each.info.key.endswith(_OF_DUMPS))
+    documents = sum(each.info.key.endswith(_OF_DUMPS) for each in waste)
+    ends = [*range(_AT_ONCE, len(waste) - documents, _AT_ONCE), len(waste) - documents]
+    ends += [*range(ends[-1] + _AT_ONCE, len(waste), _AT_ONCE), len(waste)]
 
     def delete(each: Waste) -> None:
         if each.why == ORPHAN:
@@ -266,6 +277,7 @@ def remove(
         archive.store.delete(each.info.key)
 
     with ThreadPoolExecutor(_DELETERS) as pool:
-        for at in range(0, len(waste), _AT_ONCE):
-            list(pool.map(delete, waste[at : at + _AT_ONCE]))
-            tick(min(at + _AT_ONCE, len(waste)), len(waste))
+        for start, end in pairwise([0, *ends]):
+            if start < end:
+                list(pool.map(delete, waste[start:end]))
+                tick(end, len(waste))

@@ -412,7 +412,7 @@ def _check_base(
     except BinlogError as error:
         return [Problem(key=key, what=str(error))]
     problems: list[Problem] = []
-    if kept.base is not None and base.ts < kept.base.ts:
+    if not kept.has(base):
         return problems  # it expired
     if not kept.start <= base.low <= base.ts <= report.end:
         what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(kept.start)} to {show(report.end)}"

@@ -756,6 +756,7 @@ def test_a_dump_whose_log_expired_or_that_was_given_up_is_not_published(archive:
     with pytest.raises(ManifestConflict, match="expired while it was made"):
         fresh(archive).publish_base(late)
     assert [base.begun for base in fresh(archive).bases(MAX_TSO)] == [last.begun]
+    assert verify(fresh(archive), deep=False).problems == []
 
 
 @pytest.mark.row("A5")
@@ -784,6 +785,16 @@ def test_nothing_expires_when_the_dump_is_lost_that_the_range_begins_from(archiv
             lost()  # type: ignore[no-untyped-call]
         assert key in str(refused.value)
     assert store.objects == before
+
+
+@pytest.mark.row("A5")
+def test_the_document_of_a_dump_goes_when_its_parts_are_gone(archive: Archive, store: MemoryStore) -> None:
+    order: list[str] = []
+    store.before = lambda verb, key: order.append(key) if verb == "delete" and "/base/" in key else None
+    run(archive)
+    last = max(at for at, key in enumerate(order) if not key.endswith("/base.json"))
+    assert all(not key.endswith("/base.json") for key in order[:last])
+    assert len(order) - last > 2
 
 
 @pytest.mark.row("A5")
