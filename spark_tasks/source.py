@@ -71,7 +71,7 @@ class BinlogReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wit
         settings = Settings.read(Path(config) if config else None)
         with Parts(settings) as parts:
             archive = parts.archive
-            after = Tso(int(self._options.get("after") or archive.genesis().ts))
+            after = Tso(int(self._options.get("after") or archive.range().start))
             upto = Tso(int(self._options.get("upto") or archive.end()))
             windows = archive.windows_between(after, upto)
         return [

@@ -586,6 +586,36 @@ class DrillSettings(Section):
     keep: int = Field(200, ge=1, description="drills that the archive keeps; older ones go, with their proofs")
 
 
+class RetentionSettings(Section):
+    """How much of the archive is kept (`archive expire`); without `keep_bases` and `keep_days` nothing expires."""
+
+    keep_bases: int | None = Field(
+        None, ge=1, description="dumps that are kept, with every moment behind the oldest of them; empty = no say"
+    )
+    keep_days: float | None = Field(
+        None,
+        ge=0,
+        description="days whose moments can be restored; with `keep_bases`, whatever one of them wants is kept; empty "
+        "= no say",
+    )
+    without: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (),
+        description="servers that hold nothing: source, target, restore_target, NAME of [targets.NAME], and in Airflow "
+        "connections; a server that does not answer holds everything",
+    )
+    grace_s: float = Field(
+        2 * 86_400.0,
+        gt=0,
+        description="objects that no document names are deleted when they are older; a snapshot, a dump, a rebuild of "
+        "the schema, a drill and a proof must each take less",
+    )
+
+    @field_validator("keep_bases", "keep_days", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+
 class SparkSettings(Section):
     """The Spark session. Options given to spark-submit override this section."""
 
@@ -634,6 +664,10 @@ class AirflowSettings(Section):
         "0 * * * *", description="intervals of `binlog_apply`, for backfills onto a restored target"
     )
     drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
+    maintenance_cron: str = Field("", description="when `binlog_maintenance` runs; empty = by hand alone")
+    maintenance_full: bool = Field(
+        False, description="`binlog_maintenance` reads every content when it verifies, not names and sizes alone"
+    )
     gc_follows: Literal["snapshot", "load"] = Field(
         "snapshot",
         description="Pumps may free what the archive has, or only what every target also has; give the same value to "
@@ -674,6 +708,7 @@ class Settings(Section):
     targets: dict[str, NamedTarget] = {}
     load: LoadSettings = LoadSettings()
     drill: DrillSettings = DrillSettings()
+    retention: RetentionSettings = RetentionSettings()
     spark: SparkSettings = SparkSettings()
     airflow: AirflowSettings = AirflowSettings()
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -21,7 +22,15 @@ from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
-from pumphouse.errors import ConfigError, GapError, ManifestConflict, RestoreError, TargetAhead, UsageError
+from pumphouse.errors import (
+    ConfigError,
+    CorruptionError,
+    GapError,
+    ManifestConflict,
+    RestoreError,
+    TargetAhead,
+    UsageError,
+)
 from pumphouse.model import tso
 from pumphouse.settings import DOWNSTREAM
 
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
     from pumphouse.restore.check import Into, Place
     from pumphouse.restore.report import RestoreReport, ShownPlan
     from pumphouse.schema.history import JobSource
-    from pumphouse.settings import Settings
+    from pumphouse.settings import ServerSettings, Settings
 
 log = structlog.get_logger()
 
@@ -208,6 +217,75 @@ def _publish_loaded(settings: Settings, parts: Parts) -> Published:
     done = publish(parts.archive, parts.cluster, stands)
     _say(done.text())
     return done
+
+
+def verify_archive(*, full: bool) -> dict[str, Any]:
+    """Hold the archive against itself, contents too where ``full``; CorruptionError where anything is wrong."""
+    from pumphouse.archive import consumer
+    from pumphouse.archive.verified import write_verified
+    from pumphouse.archive.verify import verify
+
+    with _parts(settings_from()) as parts:
+        archive = parts.archive
+        report = verify(archive, checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id), deep=full)
+        if report.sound and full:
+            write_verified(archive, report.end)
+    for each in report.problems:
+        log.error("archive_problem", key=each.key, what=each.what)
+    if not report.sound:
+        first = report.problems[0]
+        raise CorruptionError(
+            f"{len(report.problems)} things are wrong with the archive, the first: {first.key}: {first.what}",
+            hint="nothing expires before that is mended: pumphouse archive verify lists everything",
+            path=first.key,
+        )
+    return xcom.bounded(report.to_dict())
+
+
+def delete_orphans() -> dict[str, Any]:
+    """Delete what killed tasks left, and nothing else."""
+    from pumphouse.runs import expire
+
+    return xcom.bounded(expire.orphans(settings_from()))
+
+
+def expire_archive() -> dict[str, Any]:
+    """Let go of what retention does not keep."""
+    from pumphouse.runs import expire
+
+    settings = settings_from()
+    report = expire.run(settings, servers=_retained_for(settings), orphans=False)
+    for each in report.held:
+        log.warning("archive_held", by=each)
+    return xcom.bounded(expire.told(report))
+
+
+def _retained_for(settings: Settings) -> dict[str, ServerSettings]:
+    """Every server that may need something of the archive, by the connection that names it."""
+    found: dict[str, ServerSettings] = {}
+    named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
+    sections = (name for name, each in settings.targets.items() if not each.scratch)
+    for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
+        with _there_or(conn_id == DOWNSTREAM and conn_id not in named):
+            found[conn_id] = settings_from(archive=None, cluster=None, downstream=conn_id).target
+    for conn_id in settings.airflow.restore_targets:
+        with _there_or("restore_targets" not in settings.airflow.model_fields_set):
+            found.setdefault(conn_id, settings_from(archive=None, cluster=None, restore=conn_id).restore_target)
+    with _there_or(True):
+        found[SOURCE] = settings_from(archive=None, cluster=None, source=SOURCE).source
+    return found
+
+
+@contextmanager
+def _there_or(may_be_missing: bool) -> Iterator[None]:
+    """A connection that nobody has made names no server; one that the settings name has to be there."""
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        yield
+    except AirflowNotFoundException:
+        if not may_be_missing:
+            raise
 
 
 def named(lines: Sequence[str] | None) -> tuple[str, ...]:

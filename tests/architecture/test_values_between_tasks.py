@@ -14,7 +14,7 @@ from pumphouse.archive import snapshot, window
 
 ARCHIVE = Path(pumphouse.__path__[0]) / "archive"
 # Objects of the archive are JSON by their format, and `archive verify --json` prints its report.
-_DOCUMENTS = {"base", "objects", "manifest", "genesis", "declare", "drills", "proofs", "verify"}
+_DOCUMENTS = {"base", "objects", "range", "manifest", "genesis", "declare", "drills", "proofs", "verify"}
 
 
 def _speaks_json(path: Path) -> set[str]:

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import pytest
 
+from pumphouse.archive import layout
 from pumphouse.archive.drills import read_drills
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
@@ -79,7 +80,7 @@ class World:
         )
         self.airflow.start()
         self.api = self.airflow.api()
-        self.api.wait_for_dags({"binlog_apply", "binlog_restore", "binlog_drill"})
+        self.api.wait_for_dags({"binlog_apply", "binlog_restore", "binlog_drill", "binlog_maintenance"})
 
     def _write(self) -> list[int]:
         source = self.source
@@ -424,3 +425,21 @@ def test_a_drill_restores_proves_and_leaves_nothing_also_of_one_that_was_killed(
     assert state == "failed"
     assert world.states("binlog_drill", run) == {"prepare": "success", "drill": "failed", "clean": "success"}
     assert world.databases() == before
+
+
+@pytest.mark.row("O1", "A5")
+def test_maintenance_verifies_keeps_what_is_named_and_deletes_what_a_killed_snapshot_left(world: World) -> None:
+    store, window = world.source.archive.store, world.source.archive.chain()[0]
+    before = {each.key for each in store.list("")}
+    left = layout.segment_key(window.start, window.planned_end, "pump-0", "dead", 0)
+    store.put(left, b"x")
+    os.utime(Path(store.url.removeprefix("file://"), left), (1.0, 1.0))
+    for turn in range(2):
+        run, state, _ = world.triggered("binlog_maintenance")
+        assert state == "success", watch.failure(world.api, "binlog_maintenance", run)
+        assert world.states("binlog_maintenance", run) == dict.fromkeys(("verify", "expire", "orphans"), "success")
+        assert "no retention is set" in world.api.result("binlog_maintenance", run, "expire")["why_nothing"]
+        found = world.api.result("binlog_maintenance", run, "orphans")
+        assert found["orphans"] == ([left] if turn == 0 else [])
+        assert {each.key for each in store.list("windows/")} == {each for each in before if each.startswith("windows/")}
+        assert not list(store.list(left))

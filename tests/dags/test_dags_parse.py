@@ -120,6 +120,26 @@ except UsageError as error:
     assert "restore_target is none" in in_airflow(script)
 
 
+@pytest.mark.row("O1", "A5")
+def test_maintenance_runs_by_hand_alone_until_a_setting_says_when_and_verifies_before_it_deletes(
+    parsed: Any, in_airflow: Callable[..., Any]
+) -> None:
+    dag = parsed["dags"]["binlog_maintenance"]
+    assert dag["timetable"] == "NullTimetable"
+    assert {name: each["upstream"] for name, each in dag["tasks"].items()} == {
+        "verify": [], "expire": ["verify"], "orphans": ["expire"],
+    }  # fmt: skip
+    assert dag["params"] == {"full": False}
+    script = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(%r).dags["binlog_maintenance"]
+print(json.dumps([dag.schedule, dag.params["full"]]))
+""" % str(ROOT / "dags" / "binlog_maintenance.py")  # noqa: UP031
+    settings = {"PUMPHOUSE_AIRFLOW__MAINTENANCE_CRON": "0 4 * * *", "PUMPHOUSE_AIRFLOW__MAINTENANCE_FULL": "true"}
+    assert in_airflow(script, **settings) == ["0 4 * * *", True]
+
+
 @pytest.mark.row("R1")
 def test_apply_has_real_data_intervals_for_backfill_and_a_form(parsed: Any) -> None:
     assert parsed["dags"]["binlog_apply"]["timetable"] == "BackfillTimetable"

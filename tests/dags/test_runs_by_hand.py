@@ -31,7 +31,8 @@ from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
 from binlog_airflow import tasks
 said = []
-tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, facts]))
+say = lambda event, **facts: said.append([event, facts])
+tasks.log = SimpleNamespace(info=say, warning=say, error=say)
 dag, conf, retries = DagBag(%r).dags[%r], %r, %r
 for task in dag.tasks:
     task.retries = task.retries if retries is None else retries

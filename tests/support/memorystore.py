@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ class MemoryStore:
     def __init__(self, url: str = "memory://") -> None:
         self._url = url
         self.objects: dict[str, bytes] = {}
+        self.put_s: dict[str, float] = {}
+        self.clock: Callable[[], float] = time.time
         self.rules: tuple[str, ...] = ()
         self.lock = threading.Lock()
         # Called as hook(verb, key) before each write; may raise to play a failing store.
@@ -43,6 +46,7 @@ class MemoryStore:
         check_key(key)
         self.before("put", key)
         self.objects[key] = bytes(data)
+        self.put_s.pop(key, None)
         self.after("put", key)
 
     def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
@@ -61,7 +65,8 @@ class MemoryStore:
         self.after("put_if_absent", key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter([ObjectInfo(k, len(v)) for k, v in sorted(self.objects.items()) if k.startswith(prefix)])
+        found = [(k, v) for k, v in sorted(self.objects.items()) if k.startswith(prefix)]
+        return iter([ObjectInfo(k, len(v), self.put_s.get(k, self.clock())) for k, v in found])
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         rest = (key[len(prefix) :] for key in self.objects if key.startswith(prefix))
@@ -69,7 +74,9 @@ class MemoryStore:
 
     def delete(self, key: str) -> None:
         check_key(key)
+        self.before("delete", key)
         self.objects.pop(key, None)
+        self.after("delete", key)
 
     def losing(self, prefix: str = "") -> tuple[str, ...]:
         return self.rules

@@ -16,9 +16,11 @@ from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
+from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
@@ -88,7 +90,7 @@ class Archive:
         for cluster_id in clusters:
             try:
                 archive = cls.open(settings, cluster_id)
-                said.append(f"{cluster_id} ({show(archive.genesis().ts)} to {show(archive.end())})")
+                said.append(f"{cluster_id} ({show(archive.range().start)} to {show(archive.end())})")
             except BinlogError as error:  # it is named all the same
                 said.append(f"{cluster_id} ({error.message})")
         return ", ".join(said)
@@ -142,14 +144,18 @@ class Archive:
             return False
         return True
 
+    def range(self) -> Range:
+        """From when on it is kept, as it is said now; BadManifest where that cannot be read."""
+        return read_range(self.store, self.genesis())
+
     # -- windows ------------------------------------------------------------------------------------------------
 
     def chain(self, since: Tso | None = None) -> list[Manifest]:
-        """Windows from the last one that begins at or below ``since`` on (None = all), in order; BadManifest.
+        """Windows from the last one that begins at or below ``since`` on (None = all kept), in order; BadManifest.
 
         So the newest one in any case.
 
-        They are held against each other, against genesis where they begin there, and against HEAD. HEAD is read
+        They are held against each other, against where the archive's range begins, and against HEAD. HEAD is read
         before the windows are listed: one that is published meanwhile is no fault.
         """
         head = self.head()
@@ -158,7 +164,10 @@ class Archive:
             raise missing_head(self.url)
         if head is not None:
             # What this object remembers is no proof that it is still there.
-            head.check(None) if head.manifest not in {layout.GENESIS, *keys} else self._named_by(head)
+            if head.manifest in {layout.GENESIS, *keys}:
+                self._named_by(head)
+            elif not self._before_range(head):
+                head.check(None)
         return self._linked(keys, since)
 
     def listed(self) -> list[Manifest]:
@@ -173,14 +182,18 @@ class Archive:
         genesis, head = self.genesis(), self.head()
         if head is None and self._window_keys():
             raise missing_head(self.url)
-        at = None if head is None else self._named_by(head)
+        kept = self.range()
+        at = None if head is None or self._before_range(head) else self._named_by(head)
         if at is not None and at.start < genesis.ts:
             raise BadManifest(f"{at.key} begins before genesis {genesis.ts}", path=at.key, offset=0, reason="genesis")
-        end, digest = (genesis.ts, genesis.sha256) if at is None else (at.end, at.sha256)
+        end, digest = (kept.start, kept.window) if at is None else (at.end, at.sha256)
         while True:
             try:
                 manifest = self._manifest(layout.window_key(end))
             except ObjectNotFound:
+                if at is None and kept.start != genesis.ts:  # the newest windows never expire
+                    head = Head(manifest=layout.window_key(kept.start), manifest_sha256="")
+                    head.check(None)
                 return at
             check_link(manifest, cluster_id=self.cluster_id, end=end, digest=digest)
             at, end, digest = manifest, manifest.end, manifest.sha256
@@ -193,19 +206,20 @@ class Archive:
     def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
         """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
 
-        ConfigError when the range begins before genesis or ends behind the archive: it is never cut to fit.
+        ConfigError when they begin before what is kept or end behind the archive: nothing is cut to fit.
         """
-        genesis, end = self.genesis(), self.end()
-        if after < genesis.ts or upto > end:
+        kept, end = self.range(), self.end()
+        if after < kept.start or upto > end:
             raise ConfigError(
-                f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(after)} to {show(upto)}",
+                f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(after)} to {show(upto)}"
+                f"{kept.aside(after)}",
                 hint="pumphouse archive ls",
-                have_from=genesis.ts,
+                have_from=kept.start,
                 have_to=end,
             )
         if after >= upto:
             return []
-        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
+        # What lies before the first of them is not read here; `archive verify` checks the whole chain.
         manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
         manifests = [each for each in manifests if each.end > after]
         if not manifests or manifests[0].start > after or manifests[-1].end < upto:
@@ -268,26 +282,59 @@ class Archive:
         )
 
     def bases(self, upto: Tso) -> list[Base]:
-        """Later dumps and folded bases, exact from a moment at or below ``upto`` on, in order of it; BadManifest.
+        """Later dumps and folded bases that are kept, exact from a moment at or below ``upto`` on, in order; BadManifest.
 
         Of two with the same moment a folded one is the one: nothing is laid over it.
         """
-        genesis, found = self.genesis(), dict[Tso, Base]()
-        for key in layout.base_documents(each.key for each in self.store.list(layout.BASE)):
-            base = Base.from_json(key, self.store.get(key), cluster_id=self.cluster_id, genesis=genesis.sha256)
-            if base.ts <= upto and (base.ts not in found or base.folded is not None):
+        kept, found = self.range(), dict[Tso, Base]()
+        for base in self.every_base():
+            if base.ts <= upto and kept.has(base) and (base.ts not in found or base.folded is not None):
                 found[base.ts] = base
         return [found[ts] for ts in sorted(found)]
 
-    def publish_base(self, base: Base, clock: Clock = SYSTEM_CLOCK) -> Base:
-        """Make a base visible, or the one of that name that another run has put: read back. UnsafeStore."""
-        key, genesis = base.key, self.genesis().sha256
+    def every_base(self) -> list[Base]:
+        """All that lie there, kept or not, in order of their moments; BadManifest."""
+        genesis, found = self.genesis(), []
+        for key in layout.base_documents(each.key for each in self.store.list(layout.BASE)):
+            try:
+                data = self.store.get(key)
+            except ObjectNotFound:  # it expired since it was listed
+                continue
+            found.append(Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis.sha256))
+        return sorted(found, key=lambda base: base.ts)
+
+    def publish_base(self, base: Base, *, begun: str, clock: Clock = SYSTEM_CLOCK) -> Base:
+        """Make a base visible, or the one of that name that another run has put: read back.
+
+        Args:
+            base: of a dump or a fold.
+            begun: key of the `BaseBegun` that whoever makes it put before it chose what it takes from earlier ones: an
+                expiry keeps that for it. The range is read afterwards, because an expiry may have crossed it all the
+                same.
+            clock: for tests.
+
+        Raises:
+            ManifestConflict: it was given up, or what it needs expired, meanwhile. It is not seen then.
+            UnsafeStore: the store honours no conditional puts.
+        """
+        what = "dump" if base.folded is None else "fold"
+        again = "begin anew: pumphouse archive " + ("dump" if base.folded is None else "base")
+        try:
+            self.store.size(begun)
+        except ObjectNotFound as error:
+            why = f"{self.url}/{begun} is not there any more: the {what} was given up while it was made"
+            raise ManifestConflict(why, hint=again, key=begun) from error
+        genesis = self.genesis().sha256
         data = base.to_json(cluster_id=self.cluster_id, genesis=genesis)
         try:
-            put_once(self.store, key, data, lambda found: found == data, clock=clock)
+            put_once(self.store, base.key, data, lambda found: found == data, clock=clock)
         except ManifestConflict:
-            data = self.store.get(key)
-        return Base.from_json(key, data, cluster_id=self.cluster_id, genesis=genesis)
+            data = self.store.get(base.key)
+        found, kept = Base.from_json(base.key, data, cluster_id=self.cluster_id, genesis=genesis), self.range()
+        if not kept.has(found):
+            why = f"what the {what} begun at {show(base.begun)} needs expired while it was made: {kept.told()}"
+            raise ManifestConflict(why, hint=again, key=base.key)
+        return found
 
     def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
@@ -298,6 +345,14 @@ class Archive:
         return sorted(
             (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
         )
+
+    def past_jobs(self, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+        """DDL binlogs of the windows that were before these and are gone, in commit order.
+
+        The range may have moved since the windows were read: what they have themselves is left out.
+        """
+        kept = self.range()
+        return expired_jobs(self.store, kept, windows[0].start if windows else kept.start)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -316,16 +371,36 @@ class Archive:
         return [each.key for each in self.store.list(layout.WINDOWS)]
 
     def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
-        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked."""
-        genesis = self.genesis()
+        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
+
+        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
+        """
+        kept = self.range()
+        try:
+            return self._kept(kept, keys, since)
+        except (BadManifest, ObjectNotFound) as error:
+            now = self.range()
+            if now.start != kept.start:
+                return self._kept(now, keys, since)
+            why = why_gone(self.store, str(error.facts["path"]))[0] if error.facts.get("reason") == "gap" else ""
+            error.message += f"; {why}" if why else ""
+            raise
+
+    def _kept(self, kept: Range, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+        keys = [key for key in keys if layout.window_start(key) >= kept.start]
         starts = [layout.window_start(key) for key in keys]
         first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
         manifests = self._read(keys[first:])
-        start, digest = genesis.ts, genesis.sha256
-        if first and starts[first] != genesis.ts:
+        start, digest = kept.start, kept.window
+        if first and starts[first] != kept.start:
             start, digest = manifests[0].start, manifests[0].previous
         check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
         return manifests
+
+    def _before_range(self, head: Head) -> bool:
+        """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""
+        start = self.genesis().ts if head.manifest == layout.GENESIS else layout.window_start(head.manifest)
+        return start < self.range().start
 
     def _named_by(self, head: Head) -> Manifest | None:
         """The manifest that HEAD names, held against it; None = genesis."""

@@ -11,7 +11,9 @@ low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/fo
 ``HEAD``, the newest manifest's name and digest;
 ``verified.json``, how far the archive was last proved; ``proofs/<moment>-<attempt>.json``, how the rows of a server
 were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; ``failed/<what>.json``, how a snapshot
-or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry.
+or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry;
+``range/<number>.json``, versions of what is kept; ``ddl/expired/<attempt>.parquet``, the DDL jobs of windows that are
+not.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ VERIFIED = "verified.json"
 FAILED = "failed/"
 PROOFS = "proofs/"
 DRILLS = "drills/"
+RANGE = "range/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SETTLED = "settled/"
@@ -94,6 +97,22 @@ def ddl_key(start: Tso, planned_end: Tso, attempt: str) -> str:
 def genesis_ddl_key(attempt: str) -> str:
     """DDL jobs before genesis."""
     return f"{DDL}genesis/{attempt}.parquet"
+
+
+def expired_ddl_key(attempt: str) -> str:
+    """DDL jobs of windows that are not kept any more."""
+    return f"{DDL}expired/{attempt}.parquet"
+
+
+def range_key(number: int) -> str:
+    """A version of what is kept."""
+    return f"{RANGE}{number:020d}.json"
+
+
+def folder_start(key: str) -> Tso | None:
+    """Start of the window whose folder under ``segments/`` or ``ddl/`` a key lies in; None where it lies in none."""
+    found = re.match(rf"(?:{SEGMENTS}|{DDL})(\d{{20}})-\d{{20}}/", key)
+    return None if found is None else Tso(int(found.group(1)))
 
 
 def base_key(ts: Tso, schema: str, table: str, attempt: str, number: int) -> str:

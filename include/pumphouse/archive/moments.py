@@ -35,9 +35,11 @@ def before_ddl(archive: Archive, number: int) -> Tso:
 
 def before_txn(archive: Archive, ts: int) -> Tso:
     """Before its commit. Windows are read from the one that holds ``ts`` on, a segment at a time."""
-    genesis, end = archive.genesis().ts, archive.end()
-    if not genesis <= ts <= end:
-        raise UsageError(f"the archive covers {show(genesis)} to {show(end)}, and {show(ts)} is not in it")
+    kept, end = archive.range(), archive.end()
+    if not kept.start <= ts <= end:
+        raise UsageError(
+            f"the archive covers {show(kept.start)} to {show(end)}, and {show(ts)} is not in it{kept.aside(Tso(ts))}"
+        )
     for window in archive.chain(Tso(ts)):
         if physical_ms(window.start) > physical_ms(ts) + _OPEN_H * 3_600_000:
             break

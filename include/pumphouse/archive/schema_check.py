@@ -10,6 +10,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import (
     DOCUMENTS,
     FILES,
@@ -29,7 +30,7 @@ from pumphouse.schema.timeline import Timeline
 
 
 def schema_problems(
-    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], keys: Sequence[str], *, deep: bool
+    archive: Archive, genesis: Genesis, kept: Range, manifests: Sequence[Manifest], keys: Sequence[str], *, deep: bool
 ) -> Iterator[tuple[str, str]]:
     """(key, what is wrong) of these objects: name, origin, and where ``deep`` its jobs.
 
@@ -40,7 +41,9 @@ def schema_problems(
     for key in keys:
         try:
             if key.startswith(DOCUMENTS):
-                documents.append(SchemaParts.from_json(key, archive.store.get(key)))
+                document = SchemaParts.from_json(key, archive.store.get(key))
+                if document.upto >= kept.start:  # else it counts no more: nothing that is kept says where it is from
+                    documents.append(document)
             elif key.startswith(FILES):
                 if deep:
                     read_file(archive.store, key)
@@ -49,7 +52,7 @@ def schema_problems(
                 yield key, f"{key} is no part of a stored schema: {REMEDY}"
         except BinlogError as error:
             yield key, str(error)
-    for key, what in _links(genesis, manifests, documents):
+    for key, what in _links(genesis, kept, manifests, documents):
         yield key, f"{what}: {REMEDY}"
     named = {file.key for document in documents for part in document.parts for file in part.files}
     missing = named.difference(keys)
@@ -82,10 +85,10 @@ def _content_problems(
 
 
 def _links(
-    genesis: Genesis, manifests: Sequence[Manifest], documents: Sequence[SchemaParts]
+    genesis: Genesis, kept: Range, manifests: Sequence[Manifest], documents: Sequence[SchemaParts]
 ) -> Iterator[tuple[str, str]]:
     """What they were made from."""
-    ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
+    ends = {kept.start: kept.window} | {each.end: each.sha256 for each in manifests}
     for each in documents:
         if each.genesis != genesis.sha256:
             yield each.key, "was made from another genesis"

@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups
-from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.manifest import DdlEntry, Manifest
+from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.schema_parts import COLUMNS, EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
 from pumphouse.archive.standing import Ints, Kept, at_genesis
 from pumphouse.errors import SchemaError
@@ -99,7 +98,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class DdlRun:
-    """The ``part``-th of ``parts`` runs of row groups of a DDL object; ``origin`` 0 = genesis, then windows from 1."""
+    """The ``part``-th of ``parts`` runs of row groups of a DDL object; ``origin`` 0 = genesis, then windows'."""
 
     origin: int
     entry: DdlEntry
@@ -107,12 +106,11 @@ class DdlRun:
     parts: int
 
 
-def tasks_of(genesis: Genesis, windows: Sequence[Manifest], *, readers: int, jobs: int) -> list[list[DdlRun]]:
+def tasks_of(genesis: DdlEntry, windows: Sequence[DdlEntry], *, readers: int, jobs: int) -> list[list[DdlRun]]:
     """What `survey` and `deal` read, by task. An object is read by no more than so many, as each reads all of it."""
-    objects = [(0, genesis.ddl), *((at, each.ddl) for at, each in enumerate(windows, 1) if each.ddl is not None)]
     tasks: list[list[DdlRun]] = []
     size = jobs
-    for origin, entry in objects:
+    for origin, entry in enumerate((genesis, *windows)):
         parts = max(1, min(readers, -(-entry.jobs // jobs)))
         for part in range(parts):
             piece = DdlRun(origin, entry, part, parts)

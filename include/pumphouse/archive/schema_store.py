@@ -16,7 +16,7 @@ from itertools import islice
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_groups
 from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.manifest import DdlEntry, Manifest
 from pumphouse.archive.schema_parts import (
     DOCUMENTS,
     REMEDY,
@@ -73,14 +73,17 @@ def pending_jobs(archive: Archive, upto: Tso | None = None, *, enough: int = sys
     """
     at, windows, end = _seen(archive, upto)
     if at is None:
-        return max(1, archive.genesis().ddl.jobs + _count(windows))
+        past = sum(each.jobs for each in archive.range().ddl)
+        return max(1, archive.genesis().ddl.jobs + past + _count(windows))
     objects = (each.ddl for each in windows if each.ddl is not None)
     jobs = (job for each in objects for _, some in read_groups(archive.store, each) for job in some)
     return sum(1 for _ in islice(timed_jobs(job for job in jobs if at < job.commit_ts <= end), enough))
 
 
-def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
+def rebuild(archive: Archive, upto: Tso | None = None, *, anew: bool = False) -> Rebuilt:
     """Bring schema/ up to date up to ``upto`` (None = the archive's end); of what is stored that reads what it needs.
+
+    ``anew``: a document is written there also where nothing is new.
 
     Raises:
         ConfigError: the archive does not cover ``upto``.
@@ -90,7 +93,8 @@ def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
     at, windows, end = _seen(archive, upto)
     folded = _fold_new(archive, windows, at, end)
     summary = FoldSummary.of(folded.timeline, archive.genesis().ts if at is None else at)
-    kept = (folded.stored is not None and not folded.jobs) or not _ends_window(archive, windows, end)
+    kept = folded.stored is not None and not folded.jobs and (not anew or folded.stored.upto == end)
+    kept = kept or not _ends_window(archive, windows, end)
     key = "" if kept else _store(archive, windows, folded, summary, end)
     return Rebuilt(end, len(folded.jobs), summary.tables, folded.schema_version, key)
 
@@ -182,9 +186,11 @@ class WholeFold:
     """A rebuild that folds the whole history, of genesis and windows, in the stages of `schema_stages`.
 
     Jobs of windows after ``since`` are new; ``stored`` parts stay where they hold what the fold would give.
+    ``past``: the jobs of windows that are gone.
     """
 
     archive: Archive
+    past: tuple[DdlEntry, ...]
     windows: tuple[Manifest, ...]
     upto: Tso
     since: Tso
@@ -192,7 +198,8 @@ class WholeFold:
 
     def tasks(self, readers: int, sizes: Sizes) -> list[list[DdlRun]]:
         """What is read, by task; an object by no more than so many."""
-        return tasks_of(self.archive.genesis(), self.windows, readers=readers, jobs=sizes.task_jobs)
+        brought = [*self.past, *(each.ddl for each in self.windows if each.ddl is not None)]
+        return tasks_of(self.archive.genesis().ddl, brought, readers=readers, jobs=sizes.task_jobs)
 
     def plan(self, surveys: Sequence[tuple[bytes, bytes]], sizes: Sizes) -> FoldPlan:
         """`plan_fold` of what the tasks found."""
@@ -245,10 +252,10 @@ def whole_fold(archive: Archive, upto: Tso | None = None, *, few: int) -> WholeF
         fresh = list(timed_jobs(archive.jobs(windows, stored.upto, end)))
         if not fresh or _touched(fresh, stored) is not None:
             return None
-    every = tuple(archive.chain(genesis.ts))
-    if genesis.ddl.jobs + _count(every) <= few:
+    every, past = tuple(archive.chain(genesis.ts)), archive.range().ddl
+    if genesis.ddl.jobs + sum(each.jobs for each in past) + _count(every) <= few:
         return None
-    return WholeFold(archive, every, end, genesis.ts if stored is None else stored.upto, stored)
+    return WholeFold(archive, past, every, end, genesis.ts if stored is None else stored.upto, stored)
 
 
 def _count(windows: Iterable[Manifest]) -> int:
@@ -257,10 +264,14 @@ def _count(windows: Iterable[Manifest]) -> int:
 
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
-    """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none."""
+    """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none.
+
+    One from before the archive's range counts no more: nothing that is kept says where it comes from.
+    """
+    start = archive.range().start
     named = (re.fullmatch(rf"{DOCUMENTS}(\d{{20}})\.json", each.key) for each in archive.store.list(DOCUMENTS))
     found = [Tso(int(name.group(1))) for name in named if name]
-    return max((each for each in found if upto is None or each <= upto), default=None)
+    return max((each for each in found if each >= start and (upto is None or each <= upto)), default=None)
 
 
 def _ends_window(archive: Archive, windows: Sequence[Manifest], ts: Tso) -> bool:
@@ -330,12 +341,13 @@ def _check_origin(key: str, found: SchemaParts, genesis: str, window: str) -> No
 
 def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest], Tso]:
     """Newest stored schema at or below ``upto``, the windows from there on, and ``upto`` (None = where they end)."""
-    genesis = archive.genesis()
+    kept = archive.range()
     at = newest_schema(archive, upto)
-    windows = archive.chain(genesis.ts if at is None else at)
-    end = windows[-1].end if windows else genesis.ts
-    if upto is not None and not genesis.ts <= upto <= end:
+    windows = archive.chain(kept.start if at is None else at)
+    end = windows[-1].end if windows else kept.start
+    if upto is not None and not kept.start <= upto <= end:
         raise ConfigError(
-            f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(upto)}", hint="pumphouse archive ls"
+            f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(upto)}{kept.aside(upto)}",
+            hint="pumphouse archive ls",
         )
     return at, windows, end if upto is None else upto

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pumphouse.archive.gone import why_gone
 from pumphouse.archive.manifest import DdlEntry, Duplicate, SegmentEntry, TableStat
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.stats import table_stats
 from pumphouse.errors import BadBinlog, BadSegment, ObjectNotFound
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.objectstore.probe import KEEP
 
 MIB = 1 << 20
 # A row group is what a reader holds at once; a segment is what a Spark task reads and what one digest covers.
@@ -369,10 +369,10 @@ class verified:  # noqa: N801 -- a context manager that reads as a phrase
             return pa.memory_map(str(path))
         except ObjectNotFound as error:
             self.__exit__()
-            rules = self._store.losing(entry.key)
+            why, hint = why_gone(self._store, entry.key)
             raise BadSegment(
-                f"{entry.key} is named by the manifest and is not there{''.join(f'; {each}' for each in rules)}",
-                hint=KEEP if rules else "", path=entry.key, offset=0, reason="missing",
+                f"{entry.key} is named by the manifest and is not there{f'; {why}' if why else ''}",
+                hint=hint, path=entry.key, offset=0, reason="missing",
             ) from error  # fmt: skip
         except BaseException:
             self.__exit__()

@@ -83,7 +83,7 @@ def _elsewhere(
     """A Pump of which the archive has the same transaction."""
     passed = segments is None
     if segments is None:
-        if commit.commit_ts <= archive.genesis().ts:
+        if commit.commit_ts <= archive.range().start:
             return None
         window = archive.windows_between(Tso(commit.commit_ts - 1), commit.commit_ts)
         segments = [segment for manifest in window for segment in manifest.segments]

@@ -56,10 +56,13 @@ def at_genesis(kept: Kept, brought: tuple[Ints, Ints], genesis_ts: Tso, end: Tso
 
 
 def whole_history(archive: Archive, windows: Sequence[Manifest], upto: Tso) -> tuple[list[TimedJob], list[TimedJob]]:
-    """Jobs that make the schema at genesis, and those that windows from there on bring up to a moment."""
+    """Jobs that make the schema at genesis, and those that windows bring up to a moment, those that are gone too.
+
+    ``windows``: all that are kept.
+    """
     genesis = archive.genesis()
     end = windows[-1].end if windows else genesis.ts
-    archived = archive.jobs(windows, genesis.ts, end)
+    archived = [*archive.past_jobs(windows), *archive.jobs(windows, genesis.ts, end)]
     kept = [(each.job_id, job) for each in read_jobs(archive.store, genesis.ddl) if (job := each.parsed()) is not None]
     brought = [(each.job_id, each.commit_ts) for each in archived if each.job is not None]
     columns = Kept(

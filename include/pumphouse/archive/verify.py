@@ -23,6 +23,7 @@ from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_groups, read_jobs
 from pumphouse.archive.declare import accepted_commits, read_declared, read_settled
+from pumphouse.archive.document import sha256
 from pumphouse.archive.drills import Drill
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.failed import of_json
@@ -31,6 +32,7 @@ from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.history import ddl_binlogs, needs_job
 from pumphouse.archive.manifest import (
     AcceptedCommit,
+    DdlEntry,
     Declaration,
     Manifest,
     PumpEntry,
@@ -40,6 +42,7 @@ from pumphouse.archive.manifest import (
 )
 from pumphouse.archive.objects import objects_of
 from pumphouse.archive.proofs import Proof
+from pumphouse.archive.range import Range
 from pumphouse.archive.schema_check import schema_problems
 from pumphouse.archive.segment import lengths, read_segment
 from pumphouse.archive.stats import table_stats
@@ -123,7 +126,7 @@ def verify(
     deep: bool = True,
     tick: Tick = lambda _what, _done, _total: None,
 ) -> VerifyReport:
-    """Check the whole archive.
+    """Check the whole archive, as far as it is kept; what expires meanwhile is no fault.
 
     Args:
         archive: which one.
@@ -131,6 +134,21 @@ def verify(
         deep: read contents, not only names, chain and sizes.
         tick: called with (what, done, total) for each object.
     """
+    while True:
+        kept = _start(archive)
+        report = _verify(archive, checkpoint, deep=deep, tick=tick)
+        if report.sound or _start(archive) == kept:
+            return report
+
+
+def _start(archive: Archive) -> Tso | None:
+    try:
+        return archive.range().start
+    except BinlogError:  # the look itself tells
+        return None
+
+
+def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick) -> VerifyReport:
     report = VerifyReport(deep=deep)
     report.problems += [Problem(key=archive.url, what=f"{each} ({KEEP})") for each in archive.store.losing()]
     try:
@@ -138,7 +156,8 @@ def verify(
     except BinlogError as error:
         report.problems.append(Problem(key=layout.GENESIS, what=str(error)))
         return report
-    report.start = report.end = genesis.ts
+    kept = _read_range(archive, genesis, report)
+    report.start = report.end = kept.start
     # What is derived and dumps first, then HEAD, then the windows: what is published meanwhile has all that it needs.
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
     dumps = [each.key for each in archive.store.list(layout.BASE)]
@@ -148,30 +167,50 @@ def verify(
     _check_failed(archive, report)
     _check_proofs(archive, report)
     head = _read_head(archive, report)
-    manifests = list(_walk_chain(archive, genesis, report))
+    manifests = list(_walk_chain(archive, kept, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
-    _check_verified(archive, genesis, manifests, report)
+    _check_verified(archive, kept, manifests, report)
     _check_declared(archive, manifests, report)
-    _check_settled(archive, settled, manifests, report)
-    _check_pumps(genesis, manifests, report)
-    jobs = list(_work(archive, genesis, manifests, schema, bases, report, deep))
+    _check_settled(archive, settled, kept, manifests, report)
+    _check_pumps(kept, manifests, report)
+    jobs = list(_work(archive, genesis, kept, manifests, schema, bases, report, deep))
     jobs += [(_check_columns, (archive, each, report, deep)) for each in chunks]
     with ThreadPoolExecutor(_READERS) as pool:
         for number, problems in enumerate(pool.map(_run, jobs)):
             report.problems.extend(problems)
             report.objects += 1
             tick("objects", number + 1, len(jobs))
-    _count_orphans(archive, genesis, manifests, report)
+    _count_orphans(archive, genesis, kept, manifests, report)
     return report
 
 
 # -- chain and coverage ------------------------------------------------------------------------------------------------
 
 
-def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Iterator[Manifest]:
-    end, digest = genesis.ts, genesis.sha256
+def _read_range(archive: Archive, genesis: Genesis, report: VerifyReport) -> Range:
+    """What is kept by the newest version that can be read; each is held against the one before."""
+    kept = Range.whole(genesis)
+    for each in archive.store.list(layout.RANGE):
+        report.objects += 1
+        try:
+            found = Range.from_json(each.key, archive.store.get(each.key), genesis)
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
+            continue
+        follows = kept.number == 0 or found.number > kept.number + 1 or found.previous == kept.sha256
+        if not follows or found.start < kept.start:
+            what = "does not follow the version before it" if not follows else "begins before the version before it"
+            report.problems.append(Problem(key=each.key, what=what))
+        kept = found
+    return kept
+
+
+def _walk_chain(archive: Archive, kept: Range, report: VerifyReport) -> Iterator[Manifest]:
+    end, digest = kept.start, kept.window
     for each in archive.store.list(layout.WINDOWS):
         try:
+            if layout.window_start(each.key) < kept.start:
+                continue  # it expired
             manifest = Manifest.from_json(each.key, archive.store.get(each.key))
         except BinlogError as error:
             report.problems.append(Problem(key=each.key, what=str(error)))
@@ -216,7 +255,8 @@ def _check_newest(
     try:
         if head is None and manifests and layout.HEAD not in {each.key for each in report.problems}:
             raise missing_head(archive.url)
-        if head is not None and head.manifest not in broken:
+        old = head is not None and _named_start(genesis, head) < report.start  # a writer was slow
+        if head is not None and not old and head.manifest not in broken:
             head.check(objects.get(head.manifest))
     except BinlogError as error:
         report.problems.append(Problem(key=str(error.facts.get("path") or layout.HEAD), what=str(error)))
@@ -225,15 +265,19 @@ def _check_newest(
         report.problems.append(Problem(key=layout.WINDOWS, what=what))
 
 
-def _check_verified(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+def _named_start(genesis: Genesis, head: Head) -> Tso:
+    return genesis.ts if head.manifest == layout.GENESIS else layout.window_start(head.manifest)
+
+
+def _check_verified(archive: Archive, kept: Range, manifests: Sequence[Manifest], report: VerifyReport) -> None:
     """The note of an earlier verification is whole, and names a window that is still there as it was."""
     try:
         noted = read_verified(archive)
     except BinlogError as error:
         report.problems.append(Problem(key=layout.VERIFIED, what=str(error)))
         return
-    ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
-    if noted is not None and ends.get(noted.end) != noted.window_sha256:
+    ends = {kept.start: kept.window} | {each.end: each.sha256 for each in manifests}
+    if noted is not None and noted.end >= kept.start and ends.get(noted.end) != noted.window_sha256:
         what = f"says that the archive was sound up to {show(noted.end)}; no window there is the one it names ({AGAIN})"
         report.problems.append(Problem(key=layout.VERIFIED, what=what))
 
@@ -256,8 +300,13 @@ def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: Ver
                 report.problems.append(Problem(key=manifest.key, what=what))
 
 
-def _check_settled(archive: Archive, keys: Sequence[str], manifests: Sequence[Manifest], report: VerifyReport) -> None:
-    """What a Pump shows as accepted is believed where such an object is: a manifest lists the commit as it says."""
+def _check_settled(
+    archive: Archive, keys: Sequence[str], kept: Range, manifests: Sequence[Manifest], report: VerifyReport
+) -> None:
+    """What a Pump shows as accepted is believed where such an object is: a manifest lists the commit as it says.
+
+    That of a commit from before the range may have expired.
+    """
     listed = {each for manifest in manifests for each in manifest.accepted}
     for key in keys:
         report.objects += 1
@@ -266,13 +315,13 @@ def _check_settled(archive: Archive, keys: Sequence[str], manifests: Sequence[Ma
         except BinlogError as error:
             report.problems.append(Problem(key=key, what=str(error)))
             continue
-        if record not in listed:
+        if record not in listed and record.commit_ts > kept.start:
             what = "says that a window took the commit, and none did; delete it: the next snapshot looks again"
             report.problems.append(Problem(key=key, what=what))
 
 
-def _check_pumps(genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
-    before = {each.node_id: each for each in genesis.pumps}
+def _check_pumps(kept: Range, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    before = {each.node_id: each for each in kept.pumps}
     for manifest in manifests:
         declared = {each.node_id for each in manifest.declared}
         for entry in manifest.pumps:
@@ -305,14 +354,19 @@ def _why_incomplete(entry: PumpEntry, before: PumpEntry | None, manifest: Manife
     return ""
 
 
-def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
-    """Segments that no manifest names: of killed tasks, or of a window that is under way."""
+def _count_orphans(
+    archive: Archive, genesis: Genesis, kept: Range, manifests: Sequence[Manifest], report: VerifyReport
+) -> None:
+    """Segments that no manifest names: of killed tasks, or of a window that is under way. What expired is none."""
     named = {segment.key for manifest in manifests for segment in manifest.segments}
     named |= {segment.key for table in genesis.base or () for segment in table.segments}
-    report.orphans += sum(1 for each in archive.store.list(layout.SEGMENTS) if each.key not in named)
+    for each in archive.store.list(layout.SEGMENTS):
+        start = layout.folder_start(each.key)
+        report.orphans += each.key not in named and (start is None or start >= kept.start)
     # A later dump keeps the notes of its chunks beside it; one that is under way is told by `archive ls`.
     dumped = layout.base_folder(genesis.ts)
-    report.orphans += sum(1 for each in archive.store.list(dumped) if each.key not in named)
+    if _has_genesis(kept, genesis):
+        report.orphans += sum(1 for each in archive.store.list(dumped) if each.key not in named)
     # A fold has no notes: what it left is in no dump's folder, and no base names it.
     keys = [each.key for each in archive.store.list(layout.BASE) if not each.key.startswith(dumped)]
     for key in layout.base_documents(keys):
@@ -322,7 +376,11 @@ def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manif
             return  # it is named as what it is, and what it names is not known
         named |= base.keys
     dumps = {layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))}
-    report.orphans += sum(1 for key in keys if key not in named and layout.base_low(key) not in dumps)
+    report.orphans += sum(
+        1
+        for key in keys
+        if key not in named and layout.base_low(key) not in dumps and layout.base_low(key) > kept.start
+    )
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -335,9 +393,15 @@ def _run(job: _Job) -> list[Problem]:
     return check(*arguments)
 
 
+def _has_genesis(kept: Range, genesis: Genesis) -> bool:
+    """Whether the dump of genesis is kept, where there is one."""
+    return kept.base is None or kept.base.begun == genesis.ts
+
+
 def _work(
     archive: Archive,
     genesis: Genesis,
+    kept: Range,
     manifests: Sequence[Manifest],
     schema: Sequence[str],
     bases: Sequence[str],
@@ -345,7 +409,11 @@ def _work(
     deep: bool,
 ) -> Iterator[_Job]:
     yield _check_genesis_ddl, (archive, genesis)
-    for table in genesis.base or ():
+    for entry in kept.ddl:
+        yield _check_expired_ddl, (archive, entry, kept.start)
+    if kept.base is not None:
+        yield _check_oldest, (archive, genesis, kept)
+    for table in (genesis.base or ()) if _has_genesis(kept, genesis) else ():
         for segment in table.segments:
             yield _segment_check(deep), (archive, segment, Tso(genesis.ts - 1), genesis.ts, report)
     named: dict[tuple[str, str, int, int], SegmentEntry] = {}  # each is read once, however many bases name it
@@ -355,7 +423,9 @@ def _work(
         except BinlogError as error:
             yield list, ((Problem(key=key, what=str(error)),),)
             continue
-        yield _check_base, (archive, genesis, base, report)
+        if not kept.has(base):
+            continue  # it expired
+        yield _check_base, (archive, kept, base, report)
         segments = [segment for table in base.tables for segment in table.segments]
         named |= {(each.key, each.sha256, each.bytes, each.rows): each for each in segments}
     for segment in named.values():
@@ -365,14 +435,14 @@ def _work(
             yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
         if deep:
             yield _check_window, (archive, manifest)
-    yield _check_schema, (archive, genesis, manifests, schema, deep)
+    yield _check_schema, (archive, genesis, kept, manifests, schema, deep)
 
 
-def _check_base(archive: Archive, genesis: Genesis, base: Base, report: VerifyReport) -> list[Problem]:
+def _check_base(archive: Archive, kept: Range, base: Base, report: VerifyReport) -> list[Problem]:
     """What the document of a later dump, or of a folded base, says; its segments are looked at apart."""
     key, problems = base.key, []
-    if not genesis.ts <= base.low <= base.ts <= report.end:
-        what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(genesis.ts)} to {show(report.end)}"
+    if not kept.start <= base.low <= base.ts <= report.end:
+        what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(kept.start)} to {show(report.end)}"
         problems.append(Problem(key=key, what=what))
     try:
         objects_of(archive, base)
@@ -577,10 +647,37 @@ def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
 
 
 def _check_schema(
-    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], schema: Sequence[str], deep: bool
+    archive: Archive, genesis: Genesis, kept: Range, manifests: Sequence[Manifest], schema: Sequence[str], deep: bool
 ) -> list[Problem]:
-    found = schema_problems(archive, genesis, manifests, schema, deep=deep)
+    found = schema_problems(archive, genesis, kept, manifests, schema, deep=deep)
     return [Problem(key=key, what=what) for key, what in found]
+
+
+def _check_oldest(archive: Archive, genesis: Genesis, kept: Range) -> list[Problem]:
+    """The dump that the moments of the range begin from."""
+    oldest = kept.base
+    if oldest is None or (oldest.begun == genesis.ts and oldest.sha256 == genesis.sha256):
+        return []
+    key = oldest.key
+    try:
+        digest = sha256(archive.store.get(key))
+    except BinlogError as error:
+        return [Problem(key=key, what=f"{kept.key} begins from it: {error}")]
+    return [] if digest == oldest.sha256 else [Problem(key=key, what=f"is not the dump that {kept.key} begins from")]
+
+
+def _check_expired_ddl(archive: Archive, entry: DdlEntry, start: Tso) -> list[Problem]:
+    """DDL jobs of windows that are gone."""
+    count, last = 0, Tso(0)
+    try:
+        for _, jobs in read_groups(archive.store, entry):
+            for each in jobs:
+                if not last <= each.commit_ts <= start:
+                    return [Problem(key=entry.key, what=f"its jobs are out of order or beyond {show(start)}")]
+                count, last = count + 1, each.commit_ts
+    except BinlogError as error:
+        return [Problem(key=entry.key, what=str(error))]
+    return [] if count == entry.jobs else [Problem(key=entry.key, what=f"holds {count} jobs, and not {entry.jobs}")]
 
 
 def _check_genesis_ddl(archive: Archive, genesis: Genesis) -> list[Problem]:

@@ -14,8 +14,9 @@ from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.range import Range
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
-from pumphouse.errors import ConfigError
+from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.sequence import SetVal, parse_setval
@@ -28,7 +29,8 @@ class ArchiveView:
     """Genesis, windows and timeline, as they belong together.
 
     Args:
-        genesis: where the archive begins.
+        genesis: where the archive began.
+        kept: from when on it is kept.
         windows: chained to each other; all of them, or from the one on that the run begins in.
         timeline: schema from genesis to ``upto``, and nothing beyond; of all tables, or of those that the run touches.
         bases: dumps that a target can begin from, ascending; () where the run begins in a later window.
@@ -38,6 +40,7 @@ class ArchiveView:
     """
 
     genesis: Genesis
+    kept: Range
     windows: tuple[Manifest, ...]
     timeline: Timeline
     bases: tuple[Base, ...] = ()
@@ -58,7 +61,7 @@ class ArchiveView:
     @property
     def start(self) -> Tso:
         """Ranges may begin here."""
-        return self.windows[0].start if self.windows else self.genesis.ts
+        return self.windows[0].start if self.windows else self.kept.start
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -92,7 +95,7 @@ class ArchiveView:
 
     def _leading(self, to: Tso) -> Iterator[Base]:
         for base in reversed(self.bases):
-            if base.ts <= to and (base.ts == self.genesis.ts or not self._recovered(base, to)):
+            if base.ts <= to and (base.ts == self.genesis.ts or not self.recovered(base, to)):
                 yield base
 
     def base_at(self, ts: Tso) -> Base:
@@ -102,7 +105,7 @@ class ArchiveView:
                 return base
         raise ConfigError(f"the archive has no dump of {show(ts)}", hint="pumphouse archive ls", ts=ts)
 
-    def _recovered(self, base: Base, to: Tso) -> bool:
+    def recovered(self, base: Base, to: Tso) -> bool:
         """Whether a table comes back in (base, to] that was dropped before the dump, which so lacks its rows."""
         return any(
             self.timeline.at_ts(table_id, base.ts).dropped
@@ -118,7 +121,7 @@ class ArchiveView:
         if after < self.start or upto > self.reach:
             raise ConfigError(
                 f"this run sees the archive from {show(self.start)} to {show(self.reach)}, asked for {show(after)} to "
-                f"{show(upto)}",
+                f"{show(upto)}{self.kept.aside(after)}",
                 hint="pumphouse archive ls",
                 have_from=self.start,
                 have_to=self.reach,
@@ -153,30 +156,45 @@ def read_view(
         BadManifest, BadSegment: an object is damaged, missing or not the one that the others name.
         HistoryUnavailable: a DDL job of genesis has its place in a window that is still to come.
     """
+    kept = archive.range()
+    try:
+        return _read(archive, kept, since, end, upto, touched=touched)
+    except BinlogError:
+        now = archive.range()
+        if now.start == kept.start:
+            raise
+        # It expired while it was read.
+        return _read(archive, now, since, end, upto, touched=touched)
+
+
+def _read(
+    archive: Archive, kept: Range, since: Tso | None, end: Tso | None, upto: Tso | None, *, touched: bool
+) -> ArchiveView:
     genesis = archive.genesis()
     # The schema first: what is found was made from windows that are listed after it.
     stored = newest_schema(archive, end if upto is None else upto)
     low = min(genesis.ts if stored is None else stored, genesis.ts if since is None else since)
     # Before the windows: a dump is put after the windows that it needs.
     later = archive.bases(MAX_TSO) if since is None else []
-    windows = _up_to(archive.chain(Tso(low)), genesis, end)
+    windows = _up_to(archive.chain(Tso(low)), kept, end)
     if touched and since is not None:
         timeline = fold_tables(archive, windows, stored)
     else:
-        upto = upto if upto is not None and windows and genesis.ts <= upto < windows[-1].end else None
+        upto = upto if upto is not None and windows and kept.start <= upto < windows[-1].end else None
         timeline = fold_schema(archive, windows, stored, upto).timeline
     if windows and since is not None:
         begun = [each.dropping_since for each in timeline.ddls(since, windows[-1].end) if each.dropping_since]
         if begun and min(begun) < windows[0].start:
-            windows = _up_to(archive.chain(Tso(max(min(begun), genesis.ts))), genesis, windows[-1].end)
+            windows = _up_to(archive.chain(Tso(max(min(begun), kept.start))), kept, windows[-1].end)
     behind = Later() if upto is None else look_at_later(archive.jobs(windows, upto, MAX_TSO))
     if behind.tables or behind.schemas:
         timeline = replace(timeline, events=with_kept(timeline.events, behind.tables, behind.schemas))
     view = ArchiveView(
         genesis=genesis,
+        kept=kept,
         windows=windows,
         timeline=timeline,
-        setvals=_setvals(archive, windows, timeline),
+        setvals=_setvals(archive, windows, timeline, past=since is None),
         upto=upto,
         later=behind.databases,
     )
@@ -185,19 +203,20 @@ def read_view(
     return replace(view, bases=(*first_base(view), *(base for base in later if base.ts <= view.end)))
 
 
-def _setvals(archive: Archive, windows: Sequence[Manifest], timeline: Timeline) -> tuple[SetVal, ...]:
-    """Read only where there is a sequence: the objects of every window are opened for it."""
+def _setvals(archive: Archive, windows: Sequence[Manifest], timeline: Timeline, *, past: bool) -> tuple[SetVal, ...]:
+    """Read only where there is a sequence: the objects of every window are opened. ``past``: what is gone too."""
     if not any(versions[-1].table.is_sequence for versions in timeline.versions.values()):
         return ()
-    found = (
-        parse_setval(each.commit_ts, each.query) for each in archive.jobs(windows, Tso(0), MAX_TSO) if each.job is None
-    )
+    archived = [*(archive.past_jobs(windows) if past else ()), *archive.jobs(windows, Tso(0), MAX_TSO)]
+    found = (parse_setval(each.commit_ts, each.query) for each in archived if each.job is None)
     return tuple(each for each in found if each is not None)
 
 
 def first_base(view: ArchiveView) -> tuple[Base, ...]:
-    """The dump of genesis; an empty one where there was nothing to dump."""
+    """The dump of genesis, while it is kept; an empty one where there was nothing to dump."""
     genesis = view.genesis
+    if view.kept.base is not None and view.kept.base.begun != genesis.ts:
+        return ()
     if genesis.as_base is not None:
         return (genesis.as_base,)
     if any(has_rows(version) for version in view.timeline.tables_at(genesis.ts)):
@@ -212,9 +231,9 @@ def has_rows(version: TableVersion) -> bool:
     return not (is_system(version.db) or table.is_view or table.is_sequence or temporary)
 
 
-def _up_to(windows: Sequence[Manifest], genesis: Genesis, end: Tso | None) -> tuple[Manifest, ...]:
+def _up_to(windows: Sequence[Manifest], kept: Range, end: Tso | None) -> tuple[Manifest, ...]:
     seen = tuple(each for each in windows if end is None or each.end <= end)
-    have = seen[-1].end if seen else genesis.ts
+    have = seen[-1].end if seen else kept.start
     if end is not None and have != end:
         raise ConfigError(
             f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",

@@ -33,8 +33,9 @@ from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.commands.export import export_command
 from pumphouse.commands.base import base_command
+from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
+from pumphouse.commands.export import export_command
 from pumphouse.commands.find import find_command
 from pumphouse.commands.history import changes_command, versions_command
 from pumphouse.commands.moments import read_time, with_times
@@ -166,6 +167,8 @@ def archive() -> None:
 
 
 archive.add_command(base_command)
+for command in (expire_command, mark_command, marks_command, unmark_command):
+    archive.add_command(command)
 archive.add_command(prove_command)
 archive.add_command(proofs_command)
 
@@ -261,7 +264,8 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
     end = windows[-1].end if windows else genesis.ts
-    bases, proof = read_view(opened).bases, newest_proof(opened)
+    view, proof = read_view(opened), newest_proof(opened)
+    bases, kept = view.bases, view.kept
     if as_json:
         _print_json(
             {
@@ -272,6 +276,10 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
                 "restorable_from": None if not bases else int(bases[0].ts),
+                "kept_from_ts": int(kept.start),
+                "expired_by": kept.expired_by,
+                "expired_ms": kept.expired_ms,
+                "marks": [each.to_dict() for each in kept.marks],
                 "bases": [_base_dict(each) for each in bases],
                 "proof": None if proof is None else proof.summary(),
                 "declared": [each.to_dict() for each in lost],
@@ -284,6 +292,10 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
     click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    if kept.base is not None:
+        click.echo(kept.told())
+    for mark in kept.marks:
+        click.echo(f"marked: {show(mark.ts)}: {mark.reason} ({mark.who})")
     _print_bases(bases)
     if proof is not None:
         click.echo(f"newest proof: {proof.target} at {show(proof.at)}: {proof.verdict}, {proof.rows:,} rows")
@@ -374,7 +386,7 @@ def show_command(context: Context, *, which: str) -> None:
             click.echo(opened.store.get(window_key(each.start)), nl=False)
             return
     raise UsageError(
-        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.genesis().ts)} to {show(opened.end())}"
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(opened.end())}"
     )
 
 

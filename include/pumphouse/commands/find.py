@@ -94,13 +94,16 @@ def find_command(
     after, asked = read_time(settings, since), parse_moment(to, partial(read_time, settings, word=LATEST))
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         archive = parts.readable_archive
-        begin = Tso(max(after, archive.genesis().ts))
+        kept = archive.range()
+        begin = Tso(max(after, kept.start))
+        if kept.aside(after):
+            click.echo(f"pumphouse: {kept.told()}", err=True)
         view = read_view(archive, since=begin)
         upto = view.end if asked is None else Tso(min(asked, view.end))
         if begin >= upto:
             raise UsageError(
                 f"nothing lies between {show(after)} and {show(upto if asked is None else asked)} in the archive",
-                hint=f"it covers {show(archive.genesis().ts)} to {show(view.end)}",
+                hint=f"it covers {show(kept.start)} to {show(view.end)}",
             )
         sought = Sought(
             after=begin,

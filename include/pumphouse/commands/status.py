@@ -11,7 +11,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import print_table
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
-from pumphouse.status.report import ConsumerStatus, PumpState, Status
+from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, Status
 
 
 @click.command()
@@ -41,31 +41,36 @@ def status(context: Context, *, as_json: bool, metrics: bool) -> None:
     sys.exit(found.exit_code)
 
 
-def _print(found: Status) -> None:
-    archive = found.archive
+def _print_archive(archive: ArchiveStatus) -> None:
     if archive.end is None:
         click.echo(f"archive    {archive.url}: {archive.problem}")
-    else:
-        restorable = (
-            "nothing, there is no dump to begin from"
-            if archive.restorable_from is None or archive.restorable_to is None
-            else f"{show(archive.restorable_from)} to {show(archive.restorable_to)}"
+        return
+    restorable = (
+        "nothing, there is no dump to begin from"
+        if archive.restorable_from is None or archive.restorable_to is None
+        else f"{show(archive.restorable_from)} to {show(archive.restorable_to)}"
+    )
+    click.echo(f"restorable {restorable}")
+    click.echo(f"archive    {archive.url} ends {_ago(archive.age_s)} ago, at {show(archive.end)}")
+    if archive.expired:
+        click.echo(f"kept       {archive.expired}")
+    for moment, reason in archive.marks.items():
+        click.echo(f"marked     {moment}: {reason}")
+    verified = "not known" if archive.verified_to is None else show(archive.verified_to)
+    click.echo(f"verified   {verified}")
+    if archive.drill is not None:
+        click.echo(
+            f"drill      {archive.drill.verdict} {_ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}"
         )
-        click.echo(f"restorable {restorable}")
-        click.echo(f"archive    {archive.url} ends {_ago(archive.age_s)} ago, at {show(archive.end)}")
-        verified = "not known" if archive.verified_to is None else show(archive.verified_to)
-        click.echo(f"verified   {verified}")
-        if archive.drill is not None:
-            click.echo(
-                f"drill      {archive.drill.verdict} {_ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}"
-            )
-        if archive.declared_lost:
-            ranges = (
-                "1 range of a Pump was"
-                if archive.declared_lost == 1
-                else f"{archive.declared_lost} ranges of Pumps were"
-            )
-            click.echo(f"lost       {ranges} declared lost: pumphouse archive ls")
+    if archive.declared_lost:
+        ranges = (
+            "1 range of a Pump was" if archive.declared_lost == 1 else f"{archive.declared_lost} ranges of Pumps were"
+        )
+        click.echo(f"lost       {ranges} declared lost: pumphouse archive ls")
+
+
+def _print(found: Status) -> None:
+    _print_archive(found.archive)
     if found.pumps:
         click.echo()
         print_table(

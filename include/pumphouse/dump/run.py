@@ -207,8 +207,8 @@ class _Dump:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="",
                             descends=None if earlier is None else earlier.since)  # fmt: skip
                 objects, digest = self._keep_objects(low)
-                # Another run's is as good.
-                base = self._archive.publish_base(replace(base, without=state.without, objects=digest), self._clock)
+                base = replace(base, without=state.without, objects=digest)
+                base = self._archive.publish_base(base, begun=layout.base_begun(low), clock=self._clock)
                 segments = [segment for table in base.tables for segment in table.segments]
                 report = DumpReport(
                     key=layout.base_document(low),

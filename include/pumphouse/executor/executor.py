@@ -387,7 +387,7 @@ class Executor:
             begun = Tso(max(drop.begun, self._view.start))
             pieces = pieces_of(self._view.between(begun, event.commit_ts), begun, event.commit_ts, drop.table_ids)
             context = self._context(replace(work, tables=drop.table_ids))
-            require_settled(self._connection, drop, context, pieces, self._view.genesis.ts)
+            require_settled(self._connection, drop, context, pieces, self._view.kept.start)
         if rule is not None:
             record(self._connection, self._owner, self._task, f"ddl {event.commit_ts}", event.commit_ts, rule)
         try:

@@ -183,7 +183,7 @@ class _Fold:
         note = layout.fold_note(at, self._attempt)
         store.put(note, begun.to_json())
         try:
-            base = self._archive.publish_base(self._base(), clock)
+            base = self._archive.publish_base(self._base(), begun=note, clock=clock)
             try:
                 self._require_there(base)  # a base that expired meanwhile may have taken them with it
             except BadSegment:

@@ -81,10 +81,11 @@ def is_beginning(checkpoint: Checkpoint) -> bool:
 
 def plan_equal(given: Given, at: Tso) -> Steps:
     """The user says that the target equals the source at a moment: the load goes on from there."""
-    start, end, target = given.view.genesis.ts, given.view.end, address(given.target)
+    kept, end, target = given.view.kept, given.view.end, address(given.target)
+    start = kept.start
     if not start <= at <= end:
         raise LoadError(
-            f"the archive covers {show(start)} to {show(end)}, not {show(at)}",
+            f"the archive covers {show(start)} to {show(end)}, not {show(at)}{kept.aside(at)}",
             hint=f"was the target equal when the archive began: `pumphouse load --equal-at {int(start)}`; of a later "
             "moment: `pumphouse snapshot` first, until the archive covers it",
             target=target,

@@ -12,10 +12,14 @@ from pumphouse.errors import StoreError
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One listed object. Keys are relative to the root, with ``/`` and no leading slash."""
+    """One listed object. Keys are relative to the root, with ``/`` and no leading slash.
+
+    ``put_s``: Unix time of its last put, by the store's clock.
+    """
 
     key: str
     size: int
+    put_s: float
 
 
 class ObjectStore(Protocol):

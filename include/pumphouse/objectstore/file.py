@@ -102,7 +102,8 @@ class FileStore:
                 key = path.relative_to(self._root).as_posix()
                 if key.startswith(prefix) and not (name.startswith(".") and name.endswith(".tmp")):
                     try:
-                        found.append(ObjectInfo(key, path.stat().st_size))
+                        of = path.stat()
+                        found.append(ObjectInfo(key, of.st_size, of.st_mtime))
                     except FileNotFoundError:
                         continue  # deleted while we looked
         return iter(sorted(found, key=lambda each: each.key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pumphouse.objectstore.base import ObjectInfo, ObjectStore
@@ -51,7 +52,7 @@ class PrefixStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted."""
         for each in self._store.list(self._prefix + prefix):
-            yield ObjectInfo(each.key[len(self._prefix) :], each.size)
+            yield replace(each, key=each.key[len(self._prefix) :])
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix."""

@@ -105,7 +105,8 @@ class S3Store:
             )
             for page in pages:
                 for item in page.get("Contents", ()):
-                    yield ObjectInfo(item["Key"][len(self._prefix) :], int(item["Size"]))
+                    key = item["Key"][len(self._prefix) :]
+                    yield ObjectInfo(key, int(item["Size"]), item["LastModified"].timestamp())
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix: S3 puts what lies in them together."""

@@ -30,7 +30,7 @@ from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import DdlEvent
+from pumphouse.schema.versions import DdlEvent, TableVersion
 
 ROWS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 DDL = "ddl"

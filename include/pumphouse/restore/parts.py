@@ -274,7 +274,7 @@ def plan_parts(
     """
     timeline, end, own = view.timeline, view.end, target.schema_name
     to = end if target_ts is None else target_ts
-    if not view.genesis.ts <= to <= end:
+    if not view.kept.start <= to <= end:
         raise unreachable(to, view, NO_RULES, wall)
     said = Rules.of(settings.rules, Tso(0))
     versions = [each for each in chosen.of(timeline, to) if not (drill and said.leaves_out(each))]

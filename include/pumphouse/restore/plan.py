@@ -335,14 +335,17 @@ def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | 
 
 def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
     """Why no dump leads to a moment."""
-    start, end, why = view.genesis.ts, view.end, ""
+    start, end, why = view.kept.start, view.end, ""
     if not view.bases:
         return RestoreError(
             "the archive holds no dump of the tables that there were when it began: there is nothing to restore from",
             hint="take one, and every moment after it can be restored: `pumphouse archive dump`",
         )
     first = view.bases[0].ts
-    if start <= target_ts < first:
+    if target_ts < first and view.kept.base is not None:
+        why = f"{view.kept.told()}; of what there is now, "
+        hint = "the first moment is the oldest dump's; see `pumphouse archive ls`"
+    elif start <= target_ts < first:
         why = f"the archive's first dump is exact from {show(first)} on, and "
         hint = "a restore begins from a dump; see `pumphouse archive ls`"
     elif target_ts < start:

@@ -346,7 +346,7 @@ class _Kept:
 def _drawn(view: ArchiveView, chosen: Chosen, seed: int) -> Iterator[Tso]:
     """Moments at which there is a table, some of them at most; UsageError where there is none."""
     rng = Random(seed)  # noqa: S311 - nobody guesses it
-    low = view.bases[0].ts if view.bases else view.genesis.ts
+    low = view.bases[0].ts if view.bases else view.kept.start
     left = _PLANNED
     for draw in range(_DRAWN):
         at = Tso(rng.randrange(low, view.end + 1))

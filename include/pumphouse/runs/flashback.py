@@ -172,10 +172,11 @@ def run(
 
 def _view(archive: Archive, sought: Sought) -> ArchiveView:
     """The archive from the range on; TargetUnreachable where it does not hold all of it."""
-    genesis = archive.genesis().ts
-    if sought.after < genesis:
+    kept = archive.range()
+    if sought.after < kept.start:
         raise TargetUnreachable(
-            f"the archive begins at {show(genesis)}, after {show(sought.after)}", hint=f"--from {int(genesis)}"
+            f"the archive begins at {show(kept.start)}, after {show(sought.after)}{kept.aside(sought.after)}",
+            hint=f"--from {int(kept.start)}",
         )
     view = read_view(archive, since=sought.after) if sought.after < archive.end() else None
     if view is None or sought.upto > view.end:

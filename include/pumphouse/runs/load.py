@@ -264,14 +264,14 @@ def _since(standing: Standing, repeat: Tso | None) -> Tso | None:
 
 def _require_covered(view: ArchiveView, to: Tso | None) -> None:
     """UsageError when the archive does not hold the moment that a load was asked for; it is never moved to fit."""
-    start, end = view.genesis.ts, view.end
+    start, end = view.kept.start, view.end
     if to is not None and to > end:
         raise UsageError(
             f"the archive ends at {show(end)}, asked for {show(to)}",
             hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
         )
     if to is not None and to < start:
-        raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
+        raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}{view.kept.aside(to)}")
 
 
 def check_mode(settings: Settings) -> None:

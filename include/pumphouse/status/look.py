@@ -163,13 +163,15 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         genesis = archive.genesis()
     except ConfigError as error:
         return ArchiveStatus(url=archive.url, problem=error.message)
-    last, begin = archive.last(), restorable_from(archive)
+    last, begin, kept = archive.last(), restorable_from(archive), archive.range()
     verified, doubts = _doubts(archive, cluster)
     end, known = (genesis.ts, genesis.pumps) if last is None else (last.end, last.pumps)
     declared = declarations(archive)
     return ArchiveStatus(
         url=archive.url,
-        begin=genesis.ts,
+        begin=kept.start,
+        expired=kept.told(),
+        marks={show(each.ts): each.reason for each in kept.marks},
         end=end,
         restorable_from=begin,
         restorable_to=None if begin is None else end,

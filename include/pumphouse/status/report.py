@@ -72,6 +72,7 @@ class ArchiveStatus:
     since. ``without``: tables that its newest dump lacks by a rule, with the reason. ``next``: what has to be typed
     before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
+    ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
     ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
     """
 
@@ -92,6 +93,8 @@ class ArchiveStatus:
     doubts: tuple[str, ...] = ()
     drill: DrillStatus | None = None
     red: tuple[RedProof, ...] = ()
+    expired: str = ""
+    marks: dict[str, str] = field(default_factory=dict)
     problem: str = ""
 
 

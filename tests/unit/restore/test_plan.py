@@ -11,6 +11,7 @@ import pytest
 from pumphouse.archive.base import Base
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry, TableStat
+from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, first_base
 from pumphouse.errors import ConfigError, RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.rules import Rules
@@ -46,7 +47,7 @@ def window(start: int, end: int) -> Manifest:
 
 
 def view_of(genesis: Genesis, chain: Sequence[Manifest], timeline: Timeline) -> ArchiveView:
-    view = ArchiveView(genesis=genesis, windows=tuple(chain), timeline=timeline)
+    view = ArchiveView(genesis=genesis, kept=Range.whole(genesis), windows=tuple(chain), timeline=timeline)
     return dataclasses.replace(view, bases=first_base(view))
 
 

@@ -1,0 +1,65 @@
+"""Verifies the archive, lets go of what retention does not keep, and deletes what killed tasks left behind.
+
+It runs by the setting `airflow.maintenance_cron`, or by hand. What is kept says the section `[retention]`; without
+`keep_bases` and `keep_days` nothing expires. Where anything is wrong with the archive, nothing is deleted. Each task
+may be killed and run again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import Param, chain, dag, get_current_context, task
+
+from binlog_airflow import tasks
+from binlog_airflow.retry import default_args, one_sentence
+from pumphouse.settings import Settings
+
+_SETTINGS = Settings.read_only("airflow")
+
+
+@dag(
+    schedule=_SETTINGS.airflow.maintenance_cron or None,
+    description="Verifies the archive, expires what retention does not keep, deletes orphans.",
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(),
+    params={
+        "full": Param(
+            _SETTINGS.airflow.maintenance_full,
+            type="boolean",
+            title="Read everything",
+            description="verify contents too, not names and sizes alone; the setting airflow.maintenance_full",
+        )
+    },
+    tags=["pumphouse"],
+    doc_md=__doc__,
+)
+def binlog_maintenance() -> None:
+    """Archive -> a smaller archive."""
+
+    @task(execution_timeout=timedelta(hours=24))
+    @one_sentence
+    def verify() -> dict[str, Any]:
+        """Nothing expires from an archive that is not sound."""
+        return tasks.verify_archive(full=bool(get_current_context()["params"]["full"]))
+
+    @task(execution_timeout=timedelta(hours=12))
+    @one_sentence
+    def expire() -> dict[str, Any]:
+        """The range moves, then what lies below it is deleted; who holds more is in the log and in the result."""
+        return tasks.expire_archive()
+
+    @task(execution_timeout=timedelta(hours=12))
+    @one_sentence
+    def orphans() -> dict[str, Any]:
+        """What no document names and no task that runs can name any more."""
+        return tasks.delete_orphans()
+
+    # A task that makes a dump out of an older one and its windows belongs before expire, which counts it then.
+    chain(verify(), expire(), orphans())
+
+
+binlog_maintenance()

@@ -1,0 +1,98 @@
+"""Let go of what the archive need not keep any more: what `archive expire` and the DAG `binlog_maintenance` do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from pumphouse.archive.expire import ExpireReport, Tick, delete_orphans, expire
+from pumphouse.archive.retention import Hold, Policy
+from pumphouse.errors import UsageError
+from pumphouse.loader.needs import needs_of
+from pumphouse.parts import Parts
+from pumphouse.settings import ServerSettings, Settings
+
+_ASKED_AT_ONCE = 8
+
+
+def run(
+    settings: Settings,
+    policy: Policy | None = None,
+    *,
+    without: Collection[str] = (),
+    servers: Mapping[str, ServerSettings] | None = None,
+    orphans: bool = True,
+    dry_run: bool = False,
+    shown: ExpireReport | None = None,
+    tick: Tick = lambda _done, _total: None,
+) -> ExpireReport:
+    """Ask every server what it needs, then expire.
+
+    Args:
+        settings: all of them.
+        policy: how much is kept; None = as the settings say.
+        without: names of servers that hold nothing, beside those of ``retention.without``.
+        servers: name -> server; None = the sections of the settings that name one.
+        orphans: what killed tasks left goes, too.
+        dry_run: only say what would go.
+        shown: of the dry run that somebody has agreed to: no more goes.
+        tick: called with (deleted, of so many).
+
+    Raises:
+        UsageError: a name of ``without`` is no server's.
+        BadManifest, BadSegment: as `pumphouse.archive.expire.expire`.
+    """
+    if policy is None:
+        policy = Policy(bases=settings.retention.keep_bases, days=settings.retention.keep_days)
+    known = _servers(settings) if servers is None else servers
+    if unknown := [name for name in without if name not in known]:
+        raise UsageError(
+            f"no server of the settings is called {unknown[0]!r}", hint=f"they are: {', '.join(known) or 'none'}"
+        )
+    left_out = {*without, *settings.retention.without}
+    with Parts(settings) as parts:
+        archive = parts.archive
+        archive.genesis()  # says what to do where there is none, before any server is asked
+        holds = ask({name: each for name, each in known.items() if name not in left_out}, archive.cluster_id)
+        now = parts.cluster.tso()
+        return expire(
+            archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, shown=shown, tick=tick
+        )
+
+
+def orphans(settings: Settings) -> dict[str, Any]:
+    """Delete what killed tasks left, and nothing else: a JSON object that says how much it was."""
+    with Parts(settings) as parts:
+        waste = delete_orphans(parts.archive, settings)
+    return {"objects": len(waste), "bytes": sum(each.info.size for each in waste)}
+
+
+def told(report: ExpireReport) -> dict[str, Any]:
+    """JSON object of a report (docs/formats.md, "Command output")."""
+    found = asdict(report)
+    for name in ("restorable_from", "restorable_to", "start"):
+        found[f"{name}_ts"] = found.pop(name)
+    for name in ("bases", "bases_gone"):
+        found[name] = [{"ts": ts} for ts in found[name]]
+    return found
+
+
+def ask(servers: Mapping[str, ServerSettings], cluster_id: int) -> list[Hold]:
+    """What servers need, all asked at once."""
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        asked = [pool.submit(needs_of, name, each, cluster_id) for name, each in servers.items()]
+        return [hold for each in asked for hold in each.result()]
+
+
+def _servers(settings: Settings) -> dict[str, ServerSettings]:
+    """Every server that a load or a restore may write to, by the name that `--into` knows.
+
+    Not those of drills alone: a drill that runs is known by its object in the archive.
+    """
+    found: dict[str, ServerSettings] = {"source": settings.source} if settings.source.host else {}
+    for section, each in settings.target_sections.items():
+        if not getattr(each, "scratch", False):
+            found[section.removeprefix("targets.")] = each
+    return found

@@ -1,0 +1,104 @@
+"""`binlog_maintenance` by Airflow's own runner: what expires, who holds it, and an archive that is not sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.archive.archive import Archive
+from pumphouse.registry.open import open_cluster
+from tests.dags.test_runs_by_hand import _RUN
+from tests.support.agedarchive import Aged, grown, require_restorable
+from tests.support.connections import connection_variables
+from tests.support.dumpedsource import DumpedSource
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.row("O1", "A5")
+
+
+class World:
+    """An archive with four dumps, and a way to run the DAG on it."""
+
+    def __init__(self, folder: Path, in_airflow: Callable[..., Any]) -> None:
+        url = f"file://{folder}/cluster"
+        cluster = open_cluster(url, create=True)
+        source = DumpedSource(folder / "archive", cluster.cluster_id())
+        cluster.close()
+        self.made: Aged = grown(source)
+        self._in_airflow = in_airflow
+        self._connections = connection_variables(
+            {
+                "pumphouse_archive": {"conn_type": "pumphouse_archive", "extra": {"root": source.settings.root}},
+                "pumphouse_cluster": {"conn_type": "pumphouse_cluster", "extra": {"url": url}},
+            }
+        )
+
+    @property
+    def archive(self) -> Archive:
+        """As another process sees it."""
+        return Archive.open(self.made.source.settings, self.made.source.cluster_id)
+
+    def run(self, *, targets: dict[str, Any] | None = None, **settings: str) -> tuple[str, dict[str, str], list[Any]]:
+        """State of the run, and of each task, and what the tasks logged."""
+        state, tasks, said, _ = self._in_airflow(
+            _RUN % (str(ROOT / "dags"), "binlog_maintenance", {}, 0),
+            **self._connections,
+            **connection_variables(targets or {}),
+            **settings,
+        )
+        return state, tasks, said
+
+
+@pytest.fixture
+def world(tmp_path: Path, in_airflow: Callable[..., Any]) -> World:
+    return World(tmp_path, in_airflow)
+
+
+def test_what_retention_does_not_keep_goes_unless_a_target_does_not_say_what_it_needs(world: World) -> None:
+    kept = {"PUMPHOUSE_RETENTION__KEEP_BASES": "1"}
+    away = {"pumphouse_downstream": {"conn_type": "pumphouse_downstream", "host": "127.0.0.1", "port": 1, "login": "r"}}
+    state, _, said = world.run(targets=away, **kept)
+    assert state == "success"
+    (held,) = [facts["by"] for event, facts in said if event == "archive_held"]
+    assert held.startswith("pumphouse_downstream does not say what it needs")
+    assert world.archive.range().number == 0, "it may need everything"
+    state, tasks, _ = world.run(targets=away, **kept, PUMPHOUSE_RETENTION__WITHOUT="pumphouse_downstream")
+    assert (state, tasks) == ("success", dict.fromkeys(("verify", "expire", "orphans"), "success"))
+    moved = world.archive.range()
+    assert moved.base is not None
+    assert moved.base.ts == world.made.dumps[-1]
+    require_restorable(world.archive, [at for at, _ in world.made.moments if at >= moved.base.ts])
+    assert world.run(**kept)[0] == "success"
+    assert world.archive.range() == moved
+
+
+def test_every_server_that_a_setting_names_is_asked_and_one_without_a_connection_stops_it(world: World) -> None:
+    asked = {
+        "PUMPHOUSE_RETENTION__KEEP_BASES": "1",
+        "PUMPHOUSE_AIRFLOW__LOAD_TARGETS": "first",
+        "PUMPHOUSE_AIRFLOW__GC_TARGETS": "second",
+        "PUMPHOUSE_AIRFLOW__RESTORE_TARGETS": "third",
+    }
+    away = {"conn_type": "pumphouse_downstream", "host": "127.0.0.1", "port": 1, "login": "r"}
+    state, tasks, _ = world.run(targets={"first": away, "second": away}, **asked)
+    assert (state, tasks["expire"]) == ("failed", "failed"), "nobody made the connection of the third"
+    assert world.archive.range().number == 0
+    state, _, said = world.run(targets={"first": away, "second": away, "third": away}, **asked)
+    assert state == "success"
+    held = [facts["by"].split()[0] for event, facts in said if event == "archive_held"]
+    assert held == ["first", "second", "third"]
+    assert world.archive.range().number == 0
+
+
+def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> None:
+    segment = next(each for each in world.archive.chain()[-1].segments if each.rows)
+    world.archive.store.delete(segment.key)
+    before = {each.key for each in world.archive.store.list("")}
+    state, tasks, said = world.run(PUMPHOUSE_RETENTION__KEEP_BASES="1")
+    assert state == "failed"
+    assert [facts["key"] for event, facts in said if event == "archive_problem"] == [segment.key]
+    assert tasks == {"verify": "failed", "expire": "upstream_failed", "orphans": "upstream_failed"}
+    assert {each.key for each in world.archive.store.list("")} == before

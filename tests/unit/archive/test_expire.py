@@ -1,0 +1,856 @@
+"""An archive that shrinks: what goes, what stays whatever happens, and what everybody is told (rows A5, O1)."""
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base, BaseBegun, TableWithout
+from pumphouse.archive.drills import Drill, write_drill
+from pumphouse.archive.expire import ExpireReport, delete_orphans, expire
+from pumphouse.archive.head import Head
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.marks import mark, unmark
+from pumphouse.archive.range import Range
+from pumphouse.archive.retention import Hold, Policy, plan_expiry
+from pumphouse.archive.schema_store import rebuild, timeline_of
+from pumphouse.archive.segment import read_segment
+from pumphouse.archive.sweep import list_objects
+from pumphouse.archive.verify import verify
+from pumphouse.archive.view import read_view
+from pumphouse.errors import (
+    BadManifest,
+    BadSegment,
+    BinlogError,
+    ConfigError,
+    ManifestConflict,
+    TargetUnreachable,
+    UsageError,
+)
+from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
+from pumphouse.objectstore.base import ObjectInfo
+from pumphouse.objectstore.prefix import PrefixStore
+from pumphouse.restore.plan import plan_restore
+from pumphouse.settings import LoadSettings, Settings
+from pumphouse.status.range import restorable_from
+from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
+from tests.support.killed import Killed
+from tests.support.memorystore import MemoryStore
+
+NEWEST = Policy(bases=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Aged:
+    return aged(tmp_path_factory.mktemp("aged"))
+
+
+@pytest.fixture
+def world(made: Aged) -> tuple[MemoryStore, Archive]:
+    return made.in_memory()
+
+
+@pytest.fixture
+def store(world: tuple[MemoryStore, Archive]) -> MemoryStore:
+    return world[0]
+
+
+@pytest.fixture
+def archive(world: tuple[MemoryStore, Archive]) -> Archive:
+    return world[1]
+
+
+def run(archive: Archive, policy: Policy = NEWEST, *holds: Hold, dry_run: bool = False) -> ExpireReport:
+    return expire(archive, Settings(), policy, holds, now=archive.end(), dry_run=dry_run, who="me@here")
+
+
+def fresh(archive: Archive) -> Archive:
+    """Another process's."""
+    assert isinstance(archive.store, PrefixStore)
+    return Archive(archive.store._store, archive.cluster_id)
+
+
+def kept_moments(archive: Archive, made: Aged) -> list[Tso]:
+    base = archive.range().base
+    return [at for at, _ in made.moments if base is None or at >= base.ts]
+
+
+@pytest.mark.row("A5")
+def test_without_a_policy_nothing_expires(archive: Archive, store: MemoryStore) -> None:
+    before = dict(store.objects)
+    report = run(archive, Policy())
+    assert "no retention is set" in report.why_nothing
+    assert store.objects == before
+    assert not report.objects
+
+
+@pytest.mark.row("A5")
+def test_the_newest_dump_and_every_moment_behind_it_stay(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    whole = {at: plan_of(archive, at) for at, _ in made.moments if at >= made.dumps[-1]}
+    before = len(store.objects)
+    report = run(archive)
+    assert report.restorable_from == made.dumps[-1] == restorable_from(fresh(archive))
+    assert report.bases_gone == tuple(made.dumps[:-1])
+    assert report.windows_gone > 3
+    assert len(store.objects) < before * 0.6
+    found = fresh(archive)
+    assert [at for at in kept_moments(found, made) if at >= made.dumps[-1]] == list(whole)
+    require_restorable(found, list(whole))
+    # The same objects are read, and the same DDLs carried out, as before.
+    for at, plan in whole.items():
+        now = plan_of(found, at)
+        assert [(each.segment.key, each.after, each.upto) for each in pieces_of(now)] == [
+            (each.segment.key, each.after, each.upto) for each in pieces_of(plan)
+        ]
+        assert now.ddls == plan.ddls
+        assert now.databases == plan.databases
+    assert found.range().expired_by == "me@here"
+
+
+@pytest.mark.row("A5")
+def test_the_schema_at_the_start_is_what_it_was(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    before = timeline_of(archive)
+    run(archive)
+    found = fresh(archive)
+    assert [(each.commit_ts, each.job.id) for each in timeline_of(found).jobs] == [
+        (each.commit_ts, each.job.id) for each in before.jobs
+    ]
+    # Stored or not: it is derived from what is kept.
+    for key in [each for each in store.objects if "/schema/" in each]:
+        del store.objects[key]
+    found = fresh(archive)
+    after = timeline_of(found)
+    assert after.versions == before.versions
+    assert rebuild(found).key
+    assert verify(found).problems == []
+    start = found.range().start
+    assert after.tables_at(start) == before.tables_at(start)
+    assert made.source.timeline().tables_at(start) == after.tables_at(start)
+
+
+@pytest.mark.row("A5")
+def test_a_stored_schema_is_there_at_the_start_so_that_nothing_is_folded_from_genesis(
+    archive: Archive, store: MemoryStore
+) -> None:
+    run(archive)
+    start = archive.range().start
+    named = [each.key for each in archive.store.list("schema/parts/")]
+    assert layout.SCHEMA + f"parts/{int(start):020d}.json" in named
+    genesis = fresh(archive).genesis()
+    del store.objects[f"{archive.cluster_id}/{genesis.ddl.key}"]  # not read
+    assert read_view(fresh(archive)).timeline.tables_at(start)
+
+
+@pytest.mark.row("A5")
+def test_a_stored_schema_that_a_rebuild_may_have_begun_from_goes_when_a_later_one_is_old(
+    archive: Archive, store: MemoryStore
+) -> None:
+    run(archive)
+    start = f"schema/parts/{int(archive.range().start):020d}.json"
+    before = [each.key for each in archive.store.list("schema/parts/") if each.key < start]
+    assert before, "the one at the start was written just now"
+    assert verify(fresh(archive)).problems == []
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    run(archive)
+    assert next(archive.store.list("schema/parts/")).key == start
+    assert verify(fresh(archive)).problems == []
+
+
+@pytest.mark.row("A5")
+def test_a_moment_before_the_range_is_refused_by_name(archive: Archive, made: Aged) -> None:
+    run(archive)
+    found = fresh(archive)
+    told = f"keeps moments from {show(made.dumps[-1])} on"
+    with pytest.raises(TargetUnreachable, match="by me@here") as refused:
+        plan_of(found, made.moments[0][0])
+    assert told in str(refused.value)
+    view = read_view(found)
+    for refuse in (
+        lambda: view.between(made.dumps[0], view.end),
+        lambda: found.windows_between(made.dumps[0], found.end()),
+        lambda: timeline_of(found, made.dumps[0]),
+        lambda: mark(found, made.dumps[1], "too late"),
+    ):
+        with pytest.raises(BinlogError, match="by me@here"):
+            refuse()  # type: ignore[no-untyped-call]
+    late = read_view(found, since=made.dumps[1])
+    with pytest.raises(ConfigError, match="expired at"):
+        late.between(made.dumps[1], late.end)
+
+
+@pytest.mark.row("A5")
+def test_a_dry_run_says_what_goes_and_nothing_goes(archive: Archive, store: MemoryStore) -> None:
+    before = dict(store.objects)
+    shown = run(archive, dry_run=True)
+    assert store.objects == before
+    done = run(archive)
+    gone = before.keys() - store.objects.keys()
+    assert shown.count == done.count == len(gone)
+    assert shown.size == done.size == sum(len(before[key]) for key in gone)
+    assert (shown.restorable_from, shown.start, shown.held) == (done.restorable_from, done.start, done.held)
+
+
+@pytest.mark.row("A5")
+def test_days_keep_the_dump_that_the_oldest_of_them_needs(archive: Archive, made: Aged) -> None:
+    now = compose(physical_ms(made.dumps[2]) + 3 * 86_400_000 - 1)
+    expired = expire(archive, Settings(), Policy(days=3), (), now=now, who="me@here")
+    assert expired.restorable_from == made.dumps[1]
+    expired = expire(archive, Settings(), Policy(days=3), (), now=Tso(now + (2 << 18)), who="me@here")
+    assert expired.restorable_from == made.dumps[2]
+
+
+@pytest.mark.row("A5")
+def test_of_dumps_and_days_whatever_one_of_them_wants_is_kept(archive: Archive, made: Aged) -> None:
+    long = compose(physical_ms(made.dumps[-1]) + 86_400_000 * 99)
+    report = expire(archive, Settings(), Policy(bases=2, days=1), (), now=long, dry_run=True)
+    assert report.restorable_from == made.dumps[-2]
+    report = expire(archive, Settings(), Policy(bases=1, days=100), (), now=long, dry_run=True)
+    assert report.restorable_from == made.dumps[0]
+    assert "days" in report.why_nothing
+
+
+@pytest.mark.row("A5")
+def test_a_mark_stays_restorable_until_it_is_taken_away(archive: Archive, made: Aged) -> None:
+    at = made.moments[1][0]
+    mark(archive, at, "before the migration", who="dba@x")
+    report = run(archive)
+    assert report.restorable_from == made.dumps[0]
+    assert "before the migration" in report.held[0]
+    require_restorable(fresh(archive), [each for each, _ in made.moments])
+    with pytest.raises(UsageError, match="is not marked"):
+        unmark(archive, made.moments[2][0])
+    with pytest.raises(UsageError, match="with a reason"):
+        mark(archive, at, " ")
+    with pytest.raises(UsageError, match="the archive ends at"):
+        mark(archive, Tso(archive.end() + 1), "not yet")
+    unmark(archive, at)
+    assert run(archive).restorable_from == made.dumps[-1]
+    require_restorable(fresh(archive), [each for each, _ in made.moments if each >= made.dumps[-1]])
+
+
+@pytest.mark.row("A5")
+def test_the_windows_that_a_target_needs_stay_and_it_is_named(archive: Archive, made: Aged) -> None:
+    behind = made.moments[2][0]
+    hold = Hold(who="target", ts=behind, restorable=False, why=f"is at {show(behind)}")
+    report = run(archive, NEWEST, hold)
+    assert report.held == (str(hold),)
+    assert report.restorable_from == made.dumps[-1]
+    assert report.start <= behind
+    found = fresh(archive)
+    assert read_view(found, since=behind).between(behind, found.end())
+    require_restorable(found, kept_moments(found, made))
+    # When it has caught up they go.
+    later = run(archive, NEWEST, dataclasses.replace(hold, ts=found.end()))
+    assert later.start > behind
+    assert not later.bases_gone
+    assert later.windows_gone
+    require_restorable(fresh(archive), kept_moments(fresh(archive), made))
+
+
+@pytest.mark.row("A5")
+def test_who_does_not_say_what_it_needs_holds_everything(archive: Archive, store: MemoryStore) -> None:
+    before = dict(store.objects)
+    report = run(archive, NEWEST, Hold(who="target", ts=Tso(0), restorable=True, why="does not answer"))
+    assert report.why_nothing == "it is held"
+    assert report.held == ("target does not answer",)
+    assert store.objects == before
+
+
+@pytest.mark.row("A5")
+def test_a_dump_that_runs_keeps_its_log_and_the_dump_that_it_takes_tables_from(
+    archive: Archive, store: MemoryStore, made: Aged
+) -> None:
+    older = archive.bases(MAX_TSO)[0]
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(archive.end()), tables=("d.t",), over=older.begun)
+    archive.store.put(layout.base_begun(begun.low), begun.to_json())
+    report = run(archive)
+    assert report.restorable_from == older.ts == made.dumps[1]
+    assert any("takes tables of an earlier one" in each for each in report.held)
+    key = layout.base_begun(begun.low)
+    store.put_s[f"{archive.cluster_id}/{key}"] = 1.0  # given up long ago
+    assert key in run(archive, dry_run=True).orphans
+    assert run(archive).restorable_from == made.dumps[-1]
+    assert not list(archive.store.list(key))
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+def test_a_drill_that_runs_holds_its_dump(archive: Archive, made: Aged) -> None:
+    drill = Drill(
+        cluster_id=archive.cluster_id, attempt="0" * 16, begun_ms=1, seed=1, into="x", target="t", at=made.moments[1][0]
+    )
+    write_drill(archive, drill, keep=10)
+    assert run(archive).restorable_from == made.dumps[0]
+    write_drill(archive, dataclasses.replace(drill, ended_ms=2, verdict="equal"), keep=10)
+    assert run(archive).restorable_from == made.dumps[-1]
+
+
+@pytest.mark.row("A5")
+def test_a_table_that_comes_back_behind_a_dump_keeps_the_older_one(tmp_path: Path) -> None:
+    made = aged(tmp_path / "a", rounds=1)
+    source = made.source
+    held = source.tables["k"]
+    low = source.cut()
+    source.drop_table("k")
+    source.cut()
+    read = [source.read(name, Tso(source.previous[0]), Tso(source.previous[0])) for name in sorted(source.tables)]  # type: ignore[index]
+    dump = source.publish(Tso(source.previous[0]), read)  # type: ignore[index]
+    source.recover_table("k", held)
+    source.cut()
+    source.tick()
+    source.cut()
+    assert low < dump
+    _, archive = made.in_memory()
+    report = run(archive)
+    assert report.restorable_from == made.dumps[-1] < dump
+    assert plan_of(fresh(archive), archive.end()).base == made.dumps[-1]
+
+
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_parts_that_a_later_dump_names_stay_wherever_they_lie(
+    archive: Archive, store: MemoryStore, meanwhile: bool
+) -> None:
+    first, *_, last = archive.bases(MAX_TSO)
+    # As a dump that takes over what has not changed: its document names a part in the folder of the first.
+    taken = next(each for each in first.tables if each.table == "new0")
+    tables = (*(each for each in last.tables if each.table != "new0"), dataclasses.replace(taken, low=last.low))
+    folded = dataclasses.replace(last, begun=Tso(last.begun + 1), low=last.low, tables=tables)
+    key = layout.base_document(folded.begun)
+
+    def publish(verb: str = "", put: str = "/range/") -> None:
+        if "/range/" in put:
+            store.before = lambda verb, key: None
+            data = folded.to_json(cluster_id=archive.cluster_id, genesis=archive.genesis().sha256)
+            archive.store.put(key, data)
+
+    if meanwhile:  # everything has been looked at, and the range is not yet put
+        store.before = publish
+    else:
+        publish()
+    run(archive)
+    folder = f"base/{int(first.begun):020d}/"
+    assert [each.key for each in archive.store.list(folder)] == [each.key for each in taken.segments]
+    assert verify(fresh(archive), deep=False).problems == []
+
+
+@pytest.mark.row("A5")
+def test_nothing_expires_when_what_is_kept_is_not_whole(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    newest = archive.bases(MAX_TSO)[-1]
+    part = next(each.key for table in newest.tables for each in table.segments)
+    del store.objects[f"{archive.cluster_id}/{part}"]
+    before = dict(store.objects)
+    with pytest.raises(BadManifest, match="nothing expires") as refused:
+        run(archive)
+    assert part in str(refused.value)
+    assert store.objects == before
+    assert plan_of(fresh(archive), made.moments[1][0])
+
+
+@pytest.mark.row("A5")
+def test_what_a_rule_deletes_above_the_range_is_named_as_that(archive: Archive, store: MemoryStore) -> None:
+    run(archive)
+    store.rules = ("the lifecycle rule 'old' deletes objects after 30 days",)
+    found = fresh(archive)
+    first, second, *_ = found.chain()
+    segment = next(each.key for window in (first, second) for each in window.segments if each.rows)
+    del store.objects[f"{archive.cluster_id}/{segment}"]
+    with pytest.raises(BadSegment, match="the lifecycle rule 'old'") as refused:
+        for window in found.chain():
+            for each in window.segments:
+                list(found.segment_batches(window, each))
+    assert "`archive expire` deletes none of it" in str(refused.value)
+    for key in (first.key, second.key):
+        del store.objects[f"{archive.cluster_id}/{key}"]
+        with pytest.raises(BadManifest, match="the lifecycle rule 'old'") as lost:
+            fresh(archive).chain()
+        assert "a gap" in str(lost.value)
+        assert "`archive expire` deletes none of it" in str(lost.value)
+
+
+@pytest.mark.row("A5")
+def test_who_reads_while_it_expires_is_told_or_reads_what_is_kept(
+    archive: Archive, store: MemoryStore, made: Aged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, kept = fresh(archive), fresh(archive)
+    view = read_view(slow)
+    windows, listed = slow.chain(), fresh(archive)
+    # Between the look at the range and the reading of the windows it expires.
+    real = listed.range
+
+    def expired_meanwhile() -> Range:
+        found = real()
+        monkeypatch.setattr(listed, "range", real)
+        run(kept)
+        return found
+
+    monkeypatch.setattr(listed, "range", expired_meanwhile)
+    assert read_view(listed).windows[0].start == kept.range().start
+    gone = next(each for window in windows for each in window.segments if each.rows)
+    with pytest.raises(BadSegment, match="it expired meanwhile"):
+        list(slow.segment_batches(windows[0], gone))
+    plan = plan_restore(view, made.moments[1][0], task="main", settings=LoadSettings())
+    old = next(piece for piece in pieces_of(plan) if piece.window is None)
+    with pytest.raises(BadSegment, match="of a dump that expired"):
+        list(read_segment(slow.store, old.segment, after=Tso(0), upto=MAX_TSO))
+
+
+@pytest.mark.row("A5")
+def test_windows_that_expire_while_they_are_read_are_left_out(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = fresh(archive)
+    real = slow.range
+
+    def expired_meanwhile() -> Range:
+        found = real()
+        monkeypatch.setattr(slow, "range", real)
+        run(fresh(archive))
+        return found
+
+    monkeypatch.setattr(slow, "range", expired_meanwhile)
+    windows = slow.chain()
+    assert windows[0].start == archive.range().start > archive.genesis().ts
+
+
+@pytest.mark.row("A5")
+def test_what_expires_in_many_steps_leaves_the_schema_that_one_step_leaves(made: Aged) -> None:
+    _, once = made.in_memory()
+    run(once)
+    store, archive = made.in_memory()
+    for bases in (3, 2, 1):
+        run(fresh(archive), Policy(bases=bases))
+    for key in [each for each in store.objects if "/schema/" in each]:
+        del store.objects[key]  # nothing is folded but jobs of genesis, of the range, and of windows
+    for each in (once, archive):
+        assert timeline_of(fresh(each)).versions == timeline_of(made.source.archive).versions
+    assert fresh(archive).range().window == fresh(once).range().window
+    assert fresh(archive).range().pumps == fresh(once).range().pumps
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+def test_what_killed_tasks_left_goes_when_it_is_old_and_nobody_can_name_it(
+    archive: Archive, store: MemoryStore
+) -> None:
+    window = archive.chain()[2]
+    left = {
+        layout.segment_key(window.start, window.planned_end, "pump-0", "dead", 0): True,
+        layout.ddl_key(window.start, window.planned_end, "dead"): True,
+        layout.segment_key(archive.end(), Tso(archive.end() + 9), "pump-0", "live", 0): False,  # a window under way
+        layout.expired_ddl_key("dead"): True,
+        layout.SCHEMA + f"jobs/{'0' * 64}.parquet": True,
+        f"base/{int(archive.bases(MAX_TSO)[0].begun):020d}/d.t-1/00000000000000000001/0-dead.parquet": True,
+    }
+    for key in left:
+        archive.store.put(key, b"x")
+    assert run(archive, Policy()).orphans == ()  # all are young
+    for key in left:
+        store.put_s[f"{archive.cluster_id}/{key}"] = 1.0
+    goes = {key for key, old in left.items() if old}
+    assert {*run(archive, Policy(), dry_run=True).orphans} == goes
+    run(archive, Policy())
+    assert {key for key in left if list(archive.store.list(key))} == left.keys() - goes
+    assert verify(fresh(archive)).problems == []
+
+
+@pytest.mark.row("A5")
+def test_an_orphan_that_is_put_again_meanwhile_stays(archive: Archive, store: MemoryStore) -> None:
+    key = layout.SCHEMA + f"jobs/{'0' * 64}.parquet"
+    archive.store.put(key, b"x")
+    store.put_s[f"{archive.cluster_id}/{key}"] = 1.0
+
+    def put_again(verb: str, other: str) -> None:
+        if verb == "put_if_absent" and "/range/" in other:  # everything is listed by then, and nothing deleted
+            store.put_s.pop(f"{archive.cluster_id}/{key}", None)
+
+    store.before = put_again
+    assert key in run(archive).orphans
+    assert list(archive.store.list(key))
+
+
+def steps_of(archive: Archive, store: MemoryStore) -> list[tuple[str, str]]:
+    """Every call that changes the store, of a whole run."""
+    seen: list[tuple[str, str]] = []
+    store.before = lambda verb, key: seen.append((verb, key))
+    run(archive)
+    store.before = lambda verb, key: None
+    return seen
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_call_and_run_again_nothing_that_is_named_goes(made: Aged, when: str) -> None:
+    store, archive = made.in_memory()
+    calls = len(steps_of(archive, store))
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    run(fresh(archive))
+    whole = set(store.objects)
+    assert calls > 20
+    # The calls up to the first deletions one by one, then some of the deletions, which are all alike.
+    for kill in [*range(12), *range(12, calls, 17)]:
+        store, archive = made.in_memory()
+        count = itertools.count()
+
+        def hook(verb: str, key: str, count: Iterator[int] = count, kill: int = kill) -> None:
+            if next(count) == kill:
+                raise Killed
+
+        setattr(store, when, hook)
+        with pytest.raises(Killed):
+            run(archive)
+        store.before = store.after = lambda verb, key: None
+        found = fresh(archive)
+        require_restorable(found, kept_moments(found, made))
+        run(found)
+        require_restorable(fresh(archive), kept_moments(fresh(archive), made))
+        assert fresh(archive).range().base.ts == made.dumps[-1]  # type: ignore[union-attr]
+        # What the killed run left and nobody named goes when it is old.
+        store.put_s = dict.fromkeys(store.objects, 0.0)
+        run(fresh(archive))
+        assert {shape(key) for key in store.objects} == {shape(key) for key in whole}
+
+
+def shape(key: str) -> str:
+    """A name without what is random in it."""
+    return "ddl/expired" if "/ddl/expired/" in key else "range" if "/range/" in key else key
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+def test_two_at_once_with_other_wishes_leave_what_both_name(made: Aged) -> None:
+    for turn in range(6):
+        _, archive = made.in_memory()
+        policies = [Policy(bases=1), Policy(bases=2)]
+        gate, errors = threading.Barrier(2), []
+
+        def other(
+            policy: Policy,
+            archive: Archive = archive,
+            gate: threading.Barrier = gate,
+            errors: list[BaseException] = errors,
+        ) -> None:
+            try:
+                gate.wait()
+                run(fresh(archive), policy)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=other, args=(policies[(turn + each) % 2],)) for each in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert errors == []
+        found = fresh(archive)
+        require_restorable(found, kept_moments(found, made))
+        assert found.range().base.ts == made.dumps[-1]  # type: ignore[union-attr]
+
+
+@pytest.mark.row("A5")
+def test_a_mark_that_comes_between_the_look_and_the_put_is_honoured(made: Aged) -> None:
+    store, archive = made.in_memory()
+    at = made.moments[1][0]
+
+    def between(verb: str, key: str) -> None:
+        if verb == "put_if_absent" and "/range/" in key:
+            store.before = lambda verb, key: None
+            mark(fresh(archive), at, "just in time", who="dba@x")
+
+    store.before = between
+    assert run(archive).restorable_from == made.dumps[0]
+    require_restorable(fresh(archive), [each for each, _ in made.moments])
+
+
+@pytest.mark.row("A5")
+def test_the_archive_goes_on_behind_its_range(tmp_path: Path) -> None:
+    made = aged(tmp_path / "a", rounds=2)
+    source = made.source
+    run(source.archive)
+    later = []
+    for _ in range(2):
+        with source.txn() as txn:
+            txn.insert("new0", id=int(source.tick()) & 0xFFFFFF)
+        later.append(Tso(source.tick()))
+        source.cut()
+        source.drop_column("t", "n") if "n" in {c.name for c in source.tables["t"].info.columns} else None
+        low = source.cut()
+        source.publish(low, [source.read(name, low, low) for name in sorted(source.tables)])
+        rebuild(source.archive)
+        run(source.archive)
+        assert verify(fresh(source.archive)).problems == []
+    source.tick()
+    source.cut()
+    found = Archive(source.archive.store._store, source.cluster_id)  # type: ignore[attr-defined]
+    assert len(found.range().ddl) <= 2
+    assert timeline_of(found).tables_at(found.end()) == source.timeline().tables_at(found.end())
+    require_restorable(found, [found.range().base.ts, found.end()])  # type: ignore[union-attr]
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("A4")
+def test_every_byte_of_the_range_document_counts(archive: Archive, store: MemoryStore) -> None:
+    mark(archive, archive.end(), "the end", who="x")
+    run(archive)
+    key = f"{archive.cluster_id}/{archive.range().key}"
+    good = store.objects[key]
+    for at in range(0, len(good), 7):
+        store.objects[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        with pytest.raises(BinlogError):
+            fresh(archive).chain()
+        assert verify(fresh(archive), deep=False).problems
+    store.objects[key] = good
+    assert verify(fresh(archive), deep=False).problems == []
+    # Another archive's, a version before it that is another one, and a lost object of its jobs.
+    other = dataclasses.replace(archive.range(), genesis="0" * 64)
+    store.objects[key] = other.to_json()
+    with pytest.raises(BadManifest, match="of another archive"):
+        fresh(archive).chain()
+    store.objects[key] = dataclasses.replace(archive_range(good, archive), previous="0" * 64).to_json()
+    assert any("does not follow" in each.what for each in verify(fresh(archive), deep=False).problems)
+    store.objects[key] = good
+    del store.objects[f"{archive.cluster_id}/{archive.range().ddl[0].key}"]
+    assert any("ddl/expired" in each.key for each in verify(fresh(archive), deep=False).problems)
+
+
+def archive_range(data: bytes, archive: Archive) -> Range:
+    return Range.from_json(archive_key(data), data, archive.genesis())
+
+
+def archive_key(data: bytes) -> str:
+    import json
+
+    return layout.range_key(json.loads(data)["number"])
+
+
+@pytest.mark.row("A5")
+def test_the_newest_windows_stay_whatever_the_dump_is(tmp_path: Path) -> None:
+    """HEAD may name the last but one: a writer was slow."""
+    made = aged(tmp_path / "a", rounds=1)
+    source = made.source
+    end = source.archive.end()
+    base = Base(begun=end, ts=end, low=end, tables=(), columns=True, sha256="")
+    data = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)
+    source.archive.store.put(layout.base_document(end), data)
+    run(source.archive)
+    assert len(source.archive.chain()) == 2
+    newest: Manifest | None = fresh_from(source.archive).last()
+    assert newest is not None
+    assert fresh_from(source.archive).end() == end
+
+
+def fresh_from(archive: Archive) -> Archive:
+    return Archive(archive.store._store, archive.cluster_id)  # type: ignore[attr-defined]
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("O1")
+def test_who_deletes_orphans_lets_nothing_expire(archive: Archive, store: MemoryStore) -> None:
+    behind = Hold(who="target", ts=Tso(0), restorable=False, why="is behind")
+    run(archive, NEWEST, behind)
+    before = dict(store.objects)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    left = layout.segment_key(archive.chain()[1].start, archive.chain()[1].planned_end, "pump-0", "dead", 0)
+    archive.store.put(left, b"x")
+    store.put_s[f"{archive.cluster_id}/{left}"] = 0.0
+    assert left in {each.info.key for each in delete_orphans(archive, Settings())}
+    assert fresh(archive).range().start == archive.genesis().ts, "the target's windows stay"
+    windows = {key for key in before if "/windows/" in key or "/segments/" in key or "/base/" in key}
+    assert windows <= store.objects.keys()
+
+
+@pytest.mark.row("A5")
+def test_without_a_policy_the_windows_before_the_first_dump_stay(archive: Archive) -> None:
+    view = read_view(archive)
+    later = dataclasses.replace(view, bases=view.bases[1:])  # an archive that was begun without a dump
+    plan = plan_expiry(later, Policy(), (), view.end)
+    assert (plan.moves, plan.start) == (False, view.kept.start)
+    assert "no retention is set" in plan.why_nothing
+    assert plan_expiry(later, NEWEST, (), view.end).moves
+
+
+@pytest.mark.row("A5")
+def test_a_table_that_a_dump_lacks_keeps_the_newest_dump_that_has_it(archive: Archive) -> None:
+    view = read_view(archive)
+    ids = {each.table.name: each.table.id for each in view.timeline.tables_at(view.end)}
+    lacks = TableWithout(db="d", table="t", table_id=ids["t"], why="too large")
+
+    def lacking(*which: int) -> list[Base]:
+        return [
+            dataclasses.replace(base, without=(lacks,)) if at in which else base for at, base in enumerate(view.bases)
+        ]
+
+    def plan(bases: list[Base]) -> tuple[Tso, tuple[str, ...]]:
+        found = plan_expiry(dataclasses.replace(view, bases=tuple(bases)), NEWEST, (), view.end)
+        assert found.base is not None
+        return found.base.ts, tuple(str(each) for each in found.held)
+
+    oldest, held = plan(lacking(1, 2, 3))
+    assert oldest == view.bases[0].ts
+    assert "lacks d.t" in held[0]
+    assert plan(lacking(3))[0] == view.bases[2].ts
+    assert plan(lacking(0, 1, 2)) == (view.bases[3].ts, ())
+    assert plan(lacking(0, 1, 2, 3)) == (view.bases[3].ts, ()), "no dump has it"
+
+
+@pytest.mark.row("A5")
+def test_a_dump_begun_between_the_plan_and_the_put_is_planned_for(
+    archive: Archive, store: MemoryStore, made: Aged
+) -> None:
+    older = archive.bases(MAX_TSO)[0]
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(archive.end()), tables=("d.t",), over=older.begun)
+
+    def between(verb: str, key: str) -> None:
+        if "/ddl/expired/" in key:
+            store.before = lambda verb, key: None
+            archive.store.put(layout.base_begun(begun.low), begun.to_json())
+
+    store.before = between
+    report = run(archive)
+    assert report.restorable_from == older.ts == made.dumps[1]
+
+
+@pytest.mark.row("A5")
+def test_what_a_dump_takes_over_stays_when_both_crossed(archive: Archive, store: MemoryStore) -> None:
+    """It had read the range before that moved, and is published while the deletions run."""
+    first, *_, last = archive.bases(MAX_TSO)
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(last.begun + 1), tables=("d.t",), over=first.begun)
+    taken = next(each for each in first.tables if each.table == "new0")
+    tables = (*(each for each in last.tables if each.table != "new0"), dataclasses.replace(taken, low=last.low))
+    late = dataclasses.replace(last, begun=begun.low, tables=tables)
+    published: list[Base] = []
+
+    def hook(verb: str, key: str) -> None:
+        if "/range/" in key:
+            archive.store.put(layout.base_begun(begun.low), begun.to_json())
+        if verb == "delete" and "/probe/" not in key:
+            store.before = lambda verb, key: None
+            published.append(fresh(archive).publish_base(late))
+
+    store.before = hook
+    run(archive)
+    assert published
+    assert archive.range().base.ts == last.ts  # type: ignore[union-attr]
+    for segment in taken.segments:
+        assert archive.store.size(segment.key) == segment.bytes
+    assert verify(fresh(archive), deep=False).problems == []
+
+
+@pytest.mark.row("A5")
+def test_a_dump_whose_log_expired_or_that_was_given_up_is_not_published(archive: Archive) -> None:
+    first, *_, last = archive.bases(MAX_TSO)
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(last.begun + 1), tables=("d.t",), over=first.begun)
+    late = dataclasses.replace(last, begun=begun.low, low=first.low)
+    with pytest.raises(ManifestConflict, match="was given up"):
+        archive.publish_base(late)
+    assert not list(archive.store.list(layout.base_document(late.begun)))
+    run(archive)
+    archive.store.put(layout.base_begun(begun.low), begun.to_json())
+    with pytest.raises(ManifestConflict, match="expired while it was made"):
+        fresh(archive).publish_base(late)
+    assert [base.begun for base in fresh(archive).bases(MAX_TSO)] == [last.begun]
+    assert verify(fresh(archive), deep=False).problems == []
+
+
+@pytest.mark.row("A5")
+def test_a_dump_whose_document_is_lost_is_not_one_that_was_given_up(archive: Archive, store: MemoryStore) -> None:
+    newest = archive.bases(MAX_TSO)[-1]
+    objects, document = layout.base_objects(newest.begun), layout.base_document(newest.begun)
+    archive.store.put(objects, b"x")
+    archive.store.delete(document)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    parts = [each.key for table in newest.tables for each in table.segments]
+    run(archive)
+    delete_orphans(archive, Settings())
+    there = {each.key for each in archive.store.list(layout.BASE)}
+    assert {*parts, objects} <= there
+
+
+@pytest.mark.row("A5")
+def test_nothing_expires_when_the_dump_is_lost_that_the_range_begins_from(archive: Archive, store: MemoryStore) -> None:
+    run(archive, Policy(bases=2))
+    key = layout.base_document(archive.range().base.begun)  # type: ignore[union-attr]
+    archive.store.delete(key)
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    before = dict(store.objects)
+    for lost in (lambda: run(fresh(archive)), lambda: delete_orphans(fresh(archive), Settings())):
+        with pytest.raises(BadManifest, match="nothing expires") as refused:
+            lost()  # type: ignore[no-untyped-call]
+        assert key in str(refused.value)
+    assert store.objects == before
+
+
+@pytest.mark.row("A5")
+def test_the_document_of_a_dump_goes_when_its_parts_are_gone(archive: Archive, store: MemoryStore) -> None:
+    order: list[str] = []
+    store.before = lambda verb, key: order.append(key) if verb == "delete" and "/base/" in key else None
+    run(archive)
+    last = max(at for at, key in enumerate(order) if not key.endswith("/base.json"))
+    assert all(not key.endswith("/base.json") for key in order[:last])
+    assert len(order) - last > 2
+
+
+@pytest.mark.row("A5")
+def test_no_more_goes_than_somebody_has_agreed_to(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    shown = run(archive, Policy(bases=2), dry_run=True)
+    before = dict(store.objects)
+    with pytest.raises(ManifestConflict, match="more would expire"):
+        expire(archive, Settings(), NEWEST, (), now=archive.end(), shown=shown)
+    assert store.objects == before
+    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), shown=shown)
+    assert archive.range().base.ts == made.dumps[-2]  # type: ignore[union-attr]
+
+
+@pytest.mark.row("A5")
+def test_age_is_that_of_the_store_whatever_the_clock_here_says(archive: Archive, store: MemoryStore) -> None:
+    store.clock = lambda: time.time() - 30 * 86_400
+    older = archive.bases(MAX_TSO)[0]
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(archive.end()), tables=("d.t",), over=older.begun)
+    archive.store.put(layout.base_begun(begun.low), begun.to_json())  # just now, by the store's clock
+    report = run(archive)
+    assert report.restorable_from == older.ts
+    assert report.orphans == ()
+    assert list(archive.store.list(layout.base_begun(begun.low)))
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("A2")
+def test_a_snapshot_that_commits_while_it_is_listed_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = aged(tmp_path / "a", rounds=1)
+    source, real = made.source, list_objects
+
+    def listed_first(archive: Archive) -> list[ObjectInfo]:
+        found = real(archive)
+        with source.txn() as txn:
+            txn.insert("new0", id=4711)
+        source.cut()
+        return found
+
+    monkeypatch.setattr("pumphouse.archive.expire.list_objects", listed_first)
+    report = run(source.archive)
+    assert report.windows_gone
+    require_restorable(fresh_from(source.archive), [fresh_from(source.archive).end()])
+
+
+@pytest.mark.row("A5")
+def test_a_head_from_before_the_range_is_a_slow_writers(archive: Archive, made: Aged) -> None:
+    windows = archive.chain()
+    end = archive.end()
+    run(archive)
+    for old in (Head.of(windows[0]), Head.of(archive.genesis())):
+        archive.store.put(layout.HEAD, old.to_json())
+        found = fresh(archive)
+        assert found.end() == end
+        assert found.chain()[-1].end == end
+        assert verify(found, deep=False).problems == []
+        run(fresh(archive))  # nothing else expires, and nothing stops it
+    require_restorable(fresh(archive), kept_moments(fresh(archive), made))
