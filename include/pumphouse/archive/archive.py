@@ -282,7 +282,7 @@ class Archive:
         )
 
     def bases(self, upto: Tso) -> list[Base]:
-        """Later dumps and folded bases that are kept, exact from a moment at or below ``upto`` on, in order; BadManifest.
+        """Later bases that are kept, exact from a moment at or below ``upto`` on, in order of it; BadManifest.
 
         Of two with the same moment a folded one is the one: nothing is laid over it.
         """
