@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -126,3 +128,26 @@ def test_text_of_an_element_that_is_no_text_stays_a_number() -> None:
     each = arrow_field(info.columns[0])
     rows = pa.Table.from_arrays([pa.array([1], pa.uint64())], schema=pa.schema([each]))
     assert typed(rows, {1: info.columns[0]}).equals(rows)
+
+
+def test_text_that_is_no_utf8_takes_no_longer_and_all_other_text_stays_text() -> None:
+    rng = np.random.default_rng(7)
+    edges = [b"\x7f", b"\xc2\x80", b"\xc1\x80", b"\xe0\x9f\x80", b"\xe0\xa0\x80", b"\xed\x9f\xbf", b"\xed\xa0\x80",
+             b"\xf0\x8f\x80\x80", b"\xf0\x90\x80\x80", b"\xf4\x8f\xbf\xbf", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"", None]  # fmt: skip
+    some = [*edges, *(rng.bytes(int(n)) for n in rng.integers(1, 5, 200_000))]
+    info = table([column(1, 0, field(MysqlType.VARCHAR, 0, 20, 0, "utf8mb4"))])
+    of = {each.id: each for each in info.columns}
+    rows = pa.Table.from_arrays([pa.array(some, pa.large_binary())], schema=pa.schema([arrow_field(info.columns[0])]))
+    typed(rows.slice(0, len(edges)), of)  # its kernels are compiled
+    begun = time.process_time()
+    found = typed(rows, of)
+    assert time.process_time() - begun < 1.0
+    assert found.column(0).to_pylist() == [_decoded(each) for each in some]
+    assert through_a_file(info, rows).equals(rows)
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

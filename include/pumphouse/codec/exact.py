@@ -193,3 +193,35 @@ def write_decimals(words: UInts, valid: Bytes, scale: int, offsets: Ints, out: B
                 out[at] = DOT
                 at += 1
     offsets[len(valid)] = at
+
+
+@primitive
+def _is_utf8(data: Bytes, at: int, end: int) -> bool:
+    """Whether some bytes are UTF-8 (RFC 3629): no overlong form, no surrogate, nothing above U+10FFFF."""
+    while at < end:
+        first = np.int64(data[at])
+        at += 1
+        if first < 0x80:
+            continue
+        if first < 0xC2 or first > 0xF4:
+            return False
+        more = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
+        if at + more > end:
+            return False
+        second = np.int64(data[at])
+        low = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
+        high = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
+        if second < low or second > high:
+            return False
+        for k in range(at + 1, at + more):
+            if np.int64(data[k]) & 0xC0 != 0x80:
+                return False
+        at += more
+    return True
+
+
+@kernel
+def mark_utf8(data: Bytes, offsets: Ints, ok: Bytes) -> None:
+    """Which rows are UTF-8."""
+    for row in range(len(ok)):
+        ok[row] = _is_utf8(data, offsets[row], offsets[row + 1])

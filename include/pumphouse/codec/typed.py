@@ -190,14 +190,14 @@ def _strings(valid: np.ndarray, offsets: np.ndarray, data: np.ndarray) -> pa.Arr
 
 
 def _text(values: pa.Array) -> pa.Array:
-    """Bytes as text; halves are tried where one of them is no UTF-8."""
+    """Bytes as text, NULL where they are no UTF-8."""
     try:
         return values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        if len(values) == 1:
-            return pa.nulls(1, pa.large_string())
-        middle = len(values) // 2
-        return pa.concat_arrays([_text(values.slice(0, middle)), _text(values.slice(middle))])
+        data, offsets = binary_buffers(values, nulls=True)
+        ok = np.empty(len(values), np.uint8)
+        exact.mark_utf8(data, offsets, ok)
+        return pc.if_else(pa.array(ok.view(np.bool_)), values, pa.scalar(None, values.type)).cast(pa.large_string())
 
 
 def _named(values: pa.Array, field: pa.Field, names: list[str]) -> pa.Array:
