@@ -28,6 +28,8 @@ _TEXTS = {
     MysqlType.MEDIUM_BLOB: ("mediumtext", "mediumblob"), MysqlType.LONG_BLOB: ("longtext", "longblob"),
 }  # fmt: skip
 
+_LENGTH_BYTES = 6  # a field's tag and length
+
 
 def type_name(column: ColumnInfo) -> str:
     """The type as TiDB prints it, without its size."""
@@ -53,22 +55,31 @@ def uvarint(value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class EventShape:
-    """What all row changes of one kind and version of a table have in common: the bytes that are no values."""
+    """What all row changes of one kind and version of a table have in common: the bytes that are no values.
+
+    Attributes:
+        event: What each begins with.
+        columns: What each of its columns begins with.
+        size: Bytes of one in which every value is NULL, or its default; about, and no fewer.
+    """
 
     event: Bytes
     columns: tuple[Bytes, ...]
+    size: int
 
     @classmethod
     def of(cls, db: str, table: str, op: int, layout: RowLayout) -> EventShape:
         """``layout``: the columns."""
         event = text_field(1, db) + text_field(2, table) + bytes([3 << 3, _TYPES[op]])
-        columns = (
+        columns = [
             text_field(1, each.info.name)
             + text_field(2, bytes([each.info.type.tp]))
             + text_field(3, type_name(each.info))
             for each in layout.columns
-        )
-        return cls(_bytes(event), tuple(map(_bytes, columns)))
+        ]
+        values = sum(_LENGTH_BYTES + 2 * (_LENGTH_BYTES + len(each.fill_bytes)) for each in layout.columns)
+        size = _LENGTH_BYTES + len(event) + sum(map(len, columns)) + values
+        return cls(_bytes(event), tuple(map(_bytes, columns)), size)
 
 
 class Events:

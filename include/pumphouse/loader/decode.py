@@ -247,12 +247,19 @@ class Layouts:
         """From the version that a row was written at to the wanted one; ``only``: of these columns."""
         at = (wanted.table_id, written.schema_version, wanted.schema_version, only)
         if at not in self._found:
-            known = {column.id for column in written.table.columns}
-            rewritten = {}
-            if any(column.id not in known for column in wanted.table.public_columns):
-                rewritten = self._timeline.rewritten(written, wanted.schema_version)
-            self._found[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten, only)
+            self._found[at] = layout_of(self._timeline, wanted, written, only)
         return self._found[at]
+
+
+def layout_of(
+    timeline: Timeline, wanted: Wanted, written: TableVersion, only: tuple[str, ...] | None = None
+) -> RowLayout:
+    """How rows of one version of a table become rows of another (`Layouts.of`)."""
+    known = {column.id for column in written.table.columns}
+    rewritten = {}
+    if any(column.id not in known for column in wanted.table.public_columns):
+        rewritten = timeline.rewritten(written, wanted.schema_version)
+    return RowLayout.of(written.table, wanted.table, wanted.key, rewritten, only)
 
 
 def _places(work: Work) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,12 @@ import pytest
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
 from pumphouse.codec.datum import read_datum
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.codec.row import encode_delete, encode_update
 from pumphouse.errors import (
     BadManifest,
     BinlogError,
+    ColumnMismatch,
     ManifestConflict,
     MissingColumn,
     StoreError,
@@ -29,11 +34,11 @@ from pumphouse.export.pbfiles import Note, Origin, PbFiles
 from pumphouse.export.pbframes import Encoder
 from pumphouse.export.run import ExportReport, export_pb
 from pumphouse.export.transactions import merged
-from pumphouse.model.table import MysqlType
+from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from tests.support import pbmessages
-from tests.support.madearchive import Churn, MadeSource, column, index
+from tests.support.madearchive import Churn, MadeSource, column, index, written_as
 
 pytestmark = pytest.mark.row("A6")
 
@@ -617,3 +622,99 @@ def test_an_end_that_the_archive_has_not_reached_is_refused(source: MadeSource, 
     assert failed.value.hint == "--to latest"
     assert files(out) == {}
     assert export(source, out, since, upto=end).upto == end
+
+
+def test_rows_of_few_bytes_in_a_wide_table_are_cut_by_what_they_become(
+    source: MadeSource, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets the names and types of 200 columns: 8 MiB of payload would be some GB."""
+    wide = [column(1, "id", flag=3), *(column(at, f"column_number_{at}") for at in range(2, 202))]
+    source.create_table("wide", wide)
+    source.create_table("narrow", [column(1, "id", flag=3)])
+    since = source.genesis()
+    for txn, rows in enumerate([2000, *[50] * 30, 0]):
+        with source.txn() as t:
+            for row in range(rows):
+                t.insert("wide", id=10_000 * txn + row)
+            t.insert("narrow", id=txn)
+    source.cut()
+    export(source, out / "whole", since)
+    size = sum(path.stat().st_size for path in (out / "whole").glob("binlog-*"))
+    most = size // 20
+    monkeypatch.setattr(pbframes, "WRITTEN_BYTES", most)
+    held = []
+    encode = Encoder.encode
+
+    def watched(encoder: Encoder, batch: pa.RecordBatch) -> Iterator[pbframes.Frames | pbframes.Piece]:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        for part in encode(encoder, batch):
+            yield part
+            held.append((tracemalloc.get_traced_memory()[1] - before, len(part.data)))
+
+    monkeypatch.setattr(Encoder, "encode", watched)
+    tracemalloc.start()
+    export(source, out / "cut", since)
+    tracemalloc.stop()
+    assert len(held) > 15
+    assert max(size for _, size in held) <= most
+    assert max(peak for peak, _ in held) < 6 * most < size
+    assert pbmessages.binlogs(out / "cut") == pbmessages.binlogs(out / "whole")
+    export(source, out / "few", since, file_bytes=most)
+    frames = [
+        payload for at in ("cut", "few") for path in sorted((out / at).glob("binlog-*"))
+        for payload in pbmessages.payloads(path.read_bytes())
+    ]  # fmt: skip
+    assert frames[: len(frames) // 2] == frames[len(frames) // 2 :]
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_an_old_value_without_a_known_twin_is_null_unless_it_tells_the_row(
+    source: MadeSource, out: Path, unique: bool
+) -> None:
+    """Writers that had not heard of a MODIFY COLUMN yet: their old images have the column in its former type."""
+    keys = [index(1, "vv", ("v", 1), unique=True)] if unique else None
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v"), column(3, "n")], index_info=keys)
+    since = source.genesis()
+    with source.txn() as t:
+        for number in (1, 2, 3):
+            t.insert("t", id=number, v=10 + number, n=number)
+    held = source.tables["t"]
+    before = {handle: dict(row) for handle, row in held.rows.items()}
+    text = column(7, "v", MysqlType.VARCHAR, flen=20)
+    both = copy.deepcopy(held.info.raw)
+    both["cols"].append({**text, "offset": 3, "state": 3, "name": {"O": "_Col$_v_0", "L": "_col$_v_0"}})
+    writer, start_ts, builder = TableInfo.from_dict(both), source.tick(), PrewriteValueBuilder(source.schema_version)
+    raw = copy.deepcopy(held.info.raw)
+    raw["cols"][1] = {**text, "offset": 1}
+    source.alter("t", 12, raw)
+    builder.delete(written_as(held.info), encode_delete(writer, before[1], handle=1))
+    new = {**before[2], 3: 20, 7: b"12"}
+    builder.update(written_as(held.info), encode_update(writer, before[2], new, handle=2))
+    source.commit(start_ts, builder.build())
+    source.cut()
+    if unique:
+        with pytest.raises(ColumnMismatch, match=r"d\.t, the transaction at .* type of column v was changed"):
+            export(source, out, since)
+        return
+    export(source, out, since)
+    gone, changed = (event for event in pbmessages.binlogs(out)[-1].dml_data.events)
+    images = [
+        [[read_datum(value, 0)[0].value for value in side.values()] for side in pbmessages.values_of(event)]
+        for event in (gone, changed)
+    ]
+    assert images == [[[1, None, 1]], [[2, None, 2], [2, b"12", 20]]]
+
+
+def test_an_encoder_remembers_few_shapes_and_makes_the_others_anew(
+    source: MadeSource, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = churned(source)
+    export(source, out / "whole", since)
+    encoders = []
+    begin = Encoder.__init__
+    monkeypatch.setattr(Encoder, "__init__", lambda self, *how: (begin(self, *how), encoders.append(self))[0])
+    monkeypatch.setattr(pbframes, "_SHAPES", 2)
+    export(source, out / "few", since)
+    assert files(out / "few") == files(out / "whole")
+    assert [len(each._shapes) for each in encoders] == [2]
