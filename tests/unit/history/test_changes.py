@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from pumphouse.archive import segment
+from pumphouse.archive.base import TableWithout
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
-from pumphouse.errors import BadManifest, BadSegment, LoadError, UnknownTable, UsageError
+from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.table import require_one_key
@@ -545,3 +547,33 @@ def test_spark_pushes_a_key_as_it_is_and_none_where_its_type_changed(tmp_path: P
     source.cut()
     with pytest.raises(UsageError, match=r"the key of d\.t is a, b, and c, b"):
         require_one_key(key_forms(source))
+
+
+def test_a_dump_that_left_the_table_out_under_another_name_is_passed_over(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    table_id = source.create_table("old", [column(1, "id", flag=3)])
+    source.genesis()
+    source.rename_table("old", "t")
+    end = source.cut()
+    view = read_view(source.archive, upto=end)
+    without = (TableWithout(db="d", table="old", table_id=table_id, why="a rule"),)
+    lacking = replace(view, bases=tuple(replace(each, without=without) for each in view.bases))
+    moment_of(view, "d.t", end, archive=source.settings, load=LOAD)
+    with pytest.raises(RestoreError, match="no base leads"):
+        moment_of(lacking, "d.t", end, archive=source.settings, load=LOAD)
+
+
+def test_an_unknown_ddl_stops_nothing_before_it_and_no_version_passes_it(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+    before = source.cut()
+    source.ddl(99, source.tables["t"].info.id, "ALTER CLUSTER strange", TableInfo=source.tables["t"].info.raw)
+    source.cut()
+    until = ("--to", str(int(before)))
+    assert len(told("changes", "d.t", "--json", *until, root=tmp_path).splitlines()) == 1
+    assert [row for row, _, _ in versions_of(tmp_path, *until)] == [{"id": 7}]
+    assert json.loads(told("changes", "d.t", "--json", "--at", str(int(before)), root=tmp_path)) == {"id": 7}
+    assert "does not tell" in refused("versions", "d.t", "--key", "7", root=tmp_path)
