@@ -131,18 +131,19 @@ def recorded(connection: TargetConnection, task: str) -> Recorded:
 
 def is_ready_with(connection: TargetConnection, task: str, digest: str) -> bool:
     """Whether a task's target is ready, and has the steps of that digest."""
-    if recorded(connection, task).digest != digest:
-        return False
-    found = read(connection, task)
-    return found is not None and found.state is TargetState.READY
+    return _has_steps(connection, task, digest, TargetState.READY)
 
 
 def has_begun(connection: TargetConnection, task: str, digest: str) -> bool:
     """Whether the steps of that digest have begun on a task's target, and left it incomplete."""
+    return _has_steps(connection, task, digest, TargetState.INCOMPLETE)
+
+
+def _has_steps(connection: TargetConnection, task: str, digest: str, state: TargetState) -> bool:
     if recorded(connection, task).digest != digest:
         return False
     found = read(connection, task)
-    return found is not None and found.state is TargetState.INCOMPLETE
+    return found is not None and found.state is state
 
 
 def read(connection: TargetConnection, task: str) -> Checkpoint | None:
