@@ -131,15 +131,15 @@ def recorded(connection: TargetConnection, task: str) -> Recorded:
 
 def is_ready_with(connection: TargetConnection, task: str, digest: str) -> bool:
     """Whether a task's target is ready, and has the steps of that digest."""
-    return _stands(connection, task, digest, TargetState.READY)
+    return _has_steps(connection, task, digest, TargetState.READY)
 
 
 def has_begun(connection: TargetConnection, task: str, digest: str) -> bool:
     """Whether the steps of that digest have begun on a task's target, and left it incomplete."""
-    return _stands(connection, task, digest, TargetState.INCOMPLETE)
+    return _has_steps(connection, task, digest, TargetState.INCOMPLETE)
 
 
-def _stands(connection: TargetConnection, task: str, digest: str, state: TargetState) -> bool:
+def _has_steps(connection: TargetConnection, task: str, digest: str, state: TargetState) -> bool:
     if recorded(connection, task).digest != digest:
         return False
     found = read(connection, task)
