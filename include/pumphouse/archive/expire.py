@@ -286,7 +286,8 @@ def _kept_after(run: _Run, expiry: Expiry) -> Kept:
     kept, view = run.view.kept, run.view
     after = expiry.after(kept, kept.ddl, who="", at_ms=0)
     windows = tuple(each for each in view.windows if each.start >= expiry.start)
-    return Kept(range=after, windows=windows, bases=expiry.bases)
+    later = (each for each in run.archive.every_base() if after.has(each))  # also those that a base of their ts hides
+    return Kept(range=after, windows=windows, bases=(*(each for each in expiry.bases if not each.columns), *later))
 
 
 def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> None:

@@ -23,7 +23,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
 from pumphouse.errors import BadManifest, CorruptionError, ObjectNotFound, StoreUnavailable
-from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectInfo, ObjectStore
 from pumphouse.objectstore.probe import KEEP
 
@@ -87,9 +87,9 @@ def look_at_kept(archive: Archive, live: Callable[[], Iterable[BaseBegun]]) -> K
     first = genesis.as_base
     if kept.base is not None and kept.base.begun != genesis.ts:
         first = None
-    bases = (*([] if first is None else [first]), *archive.bases(MAX_TSO))
-    over = {each.over for each in live()}
-    taken_from = tuple(each for each in archive.every_base() if each.begun in over)
+    over, every = {each.over for each in live()}, archive.every_base()
+    bases = (*([] if first is None else [first]), *(each for each in every if kept.has(each)))
+    taken_from = tuple(each for each in every if each.begun in over)
     return Kept(range=kept, windows=tuple(archive.chain()), bases=bases, taken_from=taken_from)
 
 

@@ -732,7 +732,7 @@ def test_what_a_dump_takes_over_stays_when_both_crossed(archive: Archive, store:
             archive.store.put(layout.base_begun(begun.low), begun.to_json())
         if verb == "delete" and "/probe/" not in key:
             store.before = lambda verb, key: None
-            published.append(fresh(archive).publish_base(late))
+            published.append(fresh(archive).publish_base(late, begun=layout.base_begun(late.begun)))
 
     store.before = hook
     run(archive)
@@ -749,12 +749,12 @@ def test_a_dump_whose_log_expired_or_that_was_given_up_is_not_published(archive:
     begun = BaseBegun(cluster_id=archive.cluster_id, low=Tso(last.begun + 1), tables=("d.t",), over=first.begun)
     late = dataclasses.replace(last, begun=begun.low, low=first.low)
     with pytest.raises(ManifestConflict, match="was given up"):
-        archive.publish_base(late)
+        archive.publish_base(late, begun=layout.base_begun(late.begun))
     assert not list(archive.store.list(layout.base_document(late.begun)))
     run(archive)
     archive.store.put(layout.base_begun(begun.low), begun.to_json())
     with pytest.raises(ManifestConflict, match="expired while it was made"):
-        fresh(archive).publish_base(late)
+        fresh(archive).publish_base(late, begun=layout.base_begun(late.begun))
     assert [base.begun for base in fresh(archive).bases(MAX_TSO)] == [last.begun]
     assert verify(fresh(archive), deep=False).problems == []
 

@@ -7,6 +7,7 @@ import pytest
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest
 from pumphouse.archive.objects import SourceObjects
+from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, first_base
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
@@ -33,7 +34,7 @@ def plan() -> RestorePlan:
         cluster_id=1, attempt="a", start=START, planned_end=END, end=END, fence=Tso(END + 1), previous="", pumps=(),
         segments=(),
     )  # fmt: skip
-    view = ArchiveView(genesis=genesis, windows=(window,), timeline=Timeline.empty())
+    view = ArchiveView(genesis=genesis, kept=Range.whole(genesis), windows=(window,), timeline=Timeline.empty())
     view = dataclasses.replace(view, bases=first_base(view))
     return plan_restore(view, None, task="main", settings=LoadSettings())
 
