@@ -199,8 +199,10 @@ def _of_dumps(
         ended = not keys.isdisjoint((layout.base_document(begun), layout.folded_document(begun)))
         expired = ended or (begun == genesis and kept.range.base is not None)
         given_up = max(each.put_s for each in objects) < given_up_s
-        if layout.base_objects(begun) in keys and begun >= kept.range.start:
-            given_up = False  # it was all but done: its document may be what is lost
+        # Of a dump that was all but done, or a fold that took its note away, the document may be what is lost.
+        ended_once = layout.base_objects(begun) in keys or not any(key.endswith(".json") for key in keys)
+        if ended_once and begun != genesis and begun >= kept.range.start:
+            given_up = False
         for each in objects:
             if each.key in named:  # a later dump may name parts of one that expired
                 continue

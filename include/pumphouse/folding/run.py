@@ -182,15 +182,13 @@ class _Fold:
         begun = BaseBegun(cluster_id=self._archive.cluster_id, low=at, tables=None, over=self._plan.older.begun)
         note = layout.fold_note(at, self._attempt)
         store.put(note, begun.to_json())
+        base = self._archive.publish_base(self._base(), begun=note, clock=clock)
         try:
-            base = self._archive.publish_base(self._base(), begun=note, clock=clock)
-            try:
-                self._require_there(base)  # a base that expired meanwhile may have taken them with it
-            except BadSegment:
-                store.delete(base.key)
-                raise
-        finally:
-            store.delete(note)
+            self._require_there(base)  # a base that expired meanwhile may have taken them with it
+        except BadSegment:
+            store.delete(base.key)
+            raise
+        store.delete(note)  # a fold that fails leaves it: it says of what lies there that nothing came of it
         return _report(self._plan, base, round(clock.monotonic() - started, 3))
 
     def _base(self) -> Base:

@@ -774,6 +774,24 @@ def test_a_dump_whose_document_is_lost_is_not_one_that_was_given_up(archive: Arc
 
 
 @pytest.mark.row("A5")
+def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_ended_stay(
+    archive: Archive, store: MemoryStore
+) -> None:
+    ended, killed = (Tso(archive.end() - n) for n in (1, 2))
+    parts = [f"{layout.base_folder(ts)}d.t-1/{int(ts):020d}/0-0-a.parquet" for ts in (ended, killed)]
+    note = BaseBegun(cluster_id=archive.cluster_id, low=killed, tables=None, over=archive.bases(MAX_TSO)[0].begun)
+    archive.store.put(layout.fold_note(killed, "a"), note.to_json())
+    for key in parts:
+        archive.store.put(key, b"x")
+    assert delete_orphans(archive, Settings()) == ()  # a fold that runs
+    store.put_s = dict.fromkeys(store.objects, 0.0)
+    delete_orphans(archive, Settings())
+    there = {each.key for each in archive.store.list(layout.BASE)}
+    assert parts[0] in there  # its document is lost
+    assert there.isdisjoint({parts[1], layout.fold_note(killed, "a")})
+
+
+@pytest.mark.row("A5")
 def test_nothing_expires_when_the_dump_is_lost_that_the_range_begins_from(archive: Archive, store: MemoryStore) -> None:
     run(archive, Policy(bases=2))
     key = layout.base_document(archive.range().base.begun)  # type: ignore[union-attr]
