@@ -16,6 +16,8 @@ from pumphouse.settings import ServerSettings, Settings
 
 _ASKED_AT_ONCE = 8
 
+_SHOWN = 1000  # orphans, by name
+
 
 def run(
     settings: Settings,
@@ -63,10 +65,11 @@ def run(
 
 
 def orphans(settings: Settings) -> dict[str, Any]:
-    """Delete what killed tasks left, and nothing else: a JSON object that says how much it was."""
+    """Delete what killed tasks left, and nothing else: a JSON object that says what it was, some of it by name."""
     with Parts(settings) as parts:
         waste = delete_orphans(parts.archive, settings)
-    return {"objects": len(waste), "bytes": sum(each.info.size for each in waste)}
+    names = [each.info.key for each in waste[:_SHOWN]]
+    return {"objects": len(waste), "bytes": sum(each.info.size for each in waste), "orphans": names}
 
 
 def told(report: ExpireReport) -> dict[str, Any]:
