@@ -14,7 +14,7 @@ from pumphouse.restore.parts import PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.restore.report import ProofPlan, RestoreReport
 
-# Lines of one kind in a plan that fits a screen; never of what is dropped, made, lost, left out or warned of.
+# Lines of one kind in a plan that fits a screen; never of what is dropped, lost, left out or warned of.
 _MOST = 20
 _ALL = 0
 _WIDTH = 10
@@ -127,8 +127,8 @@ def _reads(report: RestoreReport, *, verbose: bool) -> Iterator[Fact]:
 
 
 def _parts(plan: PartsPlan, most: int) -> Iterator[Fact]:
-    made = tuple(f"{each.table} as {'.'.join(each.place)}" for each in plan.placed)
-    yield Fact(name="creates", value=str(len(plan.placed)), below=made)
+    made = [f"{each.table} as {'.'.join(each.place)}" for each in plan.placed]
+    yield Fact(name="creates", value=str(len(plan.placed)), below=_some(made, most))
     if plan.along:
         also = "also tables whose rows came into these, and gives them no place"
         yield Fact(name="reads", value=also, below=_some(plan.along, most))
