@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 from pump_service.intake import payloads
-from pump_service.store import crc, framing, order, summary
+from pump_service.store import framing, order, summary
 from pump_service.process.warm import warm
 
 warm()
