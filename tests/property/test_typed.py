@@ -111,6 +111,16 @@ def test_usual_values_are_held_by_the_typed_column_alone(data: st.DataObject) ->
         assert said == value
 
 
+def test_a_day_that_no_calendar_has_stands_beside_the_column_and_comes_back() -> None:
+    days = ["2021-02-31", "1900-02-29", "2000-02-29", "2021-04-31", "0000-00-00", "2021-12-31"]
+    info = table([column(1, 0, field(MysqlType.DATE))])
+    each = arrow_field(info.columns[0])
+    rows = pa.Table.from_arrays([pa.array(days, each.type)], schema=pa.schema([each]))
+    made = typed(rows, {1: info.columns[0]})
+    assert made.column(0).to_pylist() == [None, None, dt.date(2000, 2, 29), None, None, dt.date(2021, 12, 31)]
+    assert through_a_file(info, rows).equals(rows)
+
+
 def test_a_name_that_is_taken_and_an_element_without_a_name_stay_apart() -> None:
     enum = field(MysqlType.ENUM, 0, 1, 0, "utf8mb4", ["", "a"])
     info = table([column(1, 0, enum) | {"name": "e"}, column(2, 1, field(MysqlType.LONG)) | {"name": "E__exact"}])
