@@ -178,7 +178,7 @@ class PbFiles:
         while at < count:
             file = self._of(int(part.commit_ts[at]))
             begin = int(part.ends[at - 1]) if at else 0
-            full = int(np.searchsorted(part.ends, begin + self._file_bytes - file.size)) + 1
+            full = max(at, int(np.searchsorted(part.ends, begin + self._file_bytes - file.size))) + 1
             # Nothing is cut between two that have one commit ts: a later run begins behind it.
             same = np.searchsorted(part.commit_ts, part.commit_ts[min(full, count) - 1], "right")
             stop = min(max(full, int(same)), count)
