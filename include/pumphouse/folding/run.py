@@ -7,7 +7,6 @@ run that is killed leaves objects that nothing names, and of two at once one's b
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -33,7 +32,7 @@ from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import deal
 from pumphouse.loader.keys import key_columns
 from pumphouse.loader.plan import Plan
-from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.report import Counted, Progress, silent
 from pumphouse.loader.tables import WantedTables
 from pumphouse.loader.work import SegmentPart, Work
 from pumphouse.model.tso import Tso, show
@@ -223,7 +222,7 @@ class _Fold:
             for table in tables
             for job in _jobs(table, work.plan, in_parts=table.id in given, older=self._plan.older)
         ]
-        counted = _Counted(self._progress, "decoding the archive", len(work.pieces))
+        counted = Counted(self._progress, "decoding the archive", len(work.pieces))
         made: dict[int, list[Part]] = {table.id: [] for table in tables}
         with Spill.made() as spill, ThreadPoolExecutor(connections, thread_name_prefix="fold") as pool:
             # No decoder takes changes from both sides of the older base's moment: it would make one of a key's.
@@ -348,21 +347,6 @@ def _as_it_was(table: FoldTable, at: Tso) -> BaseTable:
             db=table.version.db, table=table.version.table.name, table_id=table.id, rows=0, segments=(), low=at
         )
     return replace(table.older, db=table.version.db, table=table.version.table.name, low=at)
-
-
-class _Counted:
-    """Progress that several threads make."""
-
-    def __init__(self, progress: Progress, step: str, of: int) -> None:
-        self._progress, self._step, self._of = progress, step, of
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def one(self, _piece: SegmentPart) -> None:
-        """One more is done."""
-        with self._lock:
-            self._done += 1
-            self._progress(self._step, self._done, self._of)
 
 
 def _there(base: Base) -> FoldReport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -31,6 +32,21 @@ class Progress(Protocol):
 def silent(step: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
     del step, done, total
+
+
+class Counted:
+    """Progress that several threads make."""
+
+    def __init__(self, progress: Progress, step: str, of: int) -> None:
+        self._progress, self._step, self._of = progress, step, of
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def one(self, _what: object) -> None:
+        """One more is done."""
+        with self._lock:
+            self._done += 1
+            self._progress(self._step, self._done, self._of)
 
 
 @dataclass(kw_only=True)

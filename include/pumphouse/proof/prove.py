@@ -7,7 +7,6 @@ on the disk; a larger one by itself.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,10 +36,10 @@ from pumphouse.loader.columns import shown
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import deal
-from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.report import Counted, Progress, silent
 from pumphouse.loader.tables import WantedTables
 from pumphouse.loader.target import TargetConnection
-from pumphouse.loader.work import SegmentPart, Work
+from pumphouse.loader.work import Work
 from pumphouse.mysql import DUMP
 from pumphouse.proof.alike import pair, value_of, values_of
 from pumphouse.proof.archived import checksums, total
@@ -239,7 +238,7 @@ class Prover:
 
     def _added_up(self, work: Work, names: Sequence[str]) -> None:
         connections, context = self._given.load.connections, self._context(work)
-        counted = _Counted(self._progress, "decoding the archive", len(work.pieces))
+        counted = Counted(self._progress, "decoding the archive", len(work.pieces))
         with Spill.made() as spill, ThreadPoolExecutor(connections, thread_name_prefix="prove") as pool:
             jobs = [pool.submit(spill.put, context, some, counted.one) for some in deal(work.pieces, connections)]
             for job in jobs:
@@ -387,21 +386,6 @@ def _net(each: np.ndarray, counts: np.ndarray) -> dict[int, int]:
     net = np.zeros(len(found), np.int64)
     np.add.at(net, where, counts)
     return {int(number): int(count) for number, count in zip(found, net, strict=True) if count}
-
-
-class _Counted:
-    """Progress that several threads make."""
-
-    def __init__(self, progress: Progress, step: str, of: int) -> None:
-        self._progress, self._step, self._of = progress, step, of
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def one(self, _piece: SegmentPart) -> None:
-        """One more is done."""
-        with self._lock:
-            self._done += 1
-            self._progress(self._step, self._done, self._of)
 
 
 def _begun(subject: Subject, routes: Routes) -> ProvenTable:
