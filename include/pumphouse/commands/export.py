@@ -12,7 +12,7 @@ import click
 from rich.filesize import decimal
 
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.moments import read_time, with_times
+from pumphouse.commands.moments import read_time, tables_option, to_option, with_times
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
@@ -39,21 +39,8 @@ _MIB = 1 << 20
     metavar="TIME",
     help="Changes that were committed after this TIME. Default: where the files in DESTINATION end.",
 )
-@click.option(
-    "--to",
-    default="latest",
-    show_default=True,
-    metavar="TIME",
-    help="Changes up to this TIME, inclusive, or to latest, the archive's end.",
-)
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    metavar="DB.TABLE",
-    help="Of this table, under every name and id that it has in the range; also a pattern (shop.*). Repeatable. "
-    "Default: all.",
-)
+@to_option
+@tables_option
 @click.option(
     "--file-mib",
     type=click.IntRange(1),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.moments import read_time, with_times
+from pumphouse.commands.moments import read_time, tables_option, to_option, with_times
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
@@ -25,21 +25,8 @@ _ROWS, _DDL = ("insert", "update", "delete"), "ddl"
 
 @click.command("find")
 @click.option("--from", "since", required=True, metavar="TIME", help="Changes that were committed after this TIME.")
-@click.option(
-    "--to",
-    default="latest",
-    show_default=True,
-    metavar="TIME",
-    help="Changes up to this TIME, inclusive, or to latest, the archive's end.",
-)
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    metavar="DB.TABLE",
-    help="Of this table, under every name and id that it has in the range; also a pattern (shop.*). Repeatable. "
-    "Default: all.",
-)
+@to_option
+@tables_option
 @click.option(
     "--key",
     "keys",

@@ -12,6 +12,22 @@ from pumphouse.settings import Settings
 
 # Names of TSOs in JSON, beside those that end in _ts.
 _TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
+# Of commands that read a range of the archive.
+to_option = click.option(
+    "--to",
+    default="latest",
+    show_default=True,
+    metavar="TIME",
+    help="Changes up to this TIME, inclusive, or to latest, the archive's end.",
+)
+tables_option = click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="DB.TABLE",
+    help="Of this table, under every name and id that it has in the range; also a pattern (shop.*). Repeatable. "
+    "Default: all.",
+)
 
 
 def read_time(settings: Settings, text: str, now: Callable[[], Tso] | None = None, word: str = "now") -> Tso:
