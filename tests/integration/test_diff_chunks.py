@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,8 +144,19 @@ def test_only_what_differs_is_read(
     assert most < 1200, f"a query has brought {most} of {ROWS} rows"
 
 
-def test_rows_are_shown_by_key_and_not_more_than_asked_for(server: MariaDbServer, two: str, read: list[int]) -> None:
+@pytest.mark.parametrize("slow", [False, True], ids=["first chunk first", "first chunk last"])
+def test_rows_are_shown_by_key_and_not_more_than_asked_for(
+    server: MariaDbServer, two: str, read: list[int], slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(server, f"UPDATE {two}.by_number SET n = n + 1")
+    asked = sides.Side.sums
+
+    def held(side: sides.Side, connection: Any, part: sides.Part) -> sides.Sums:
+        if slow and part.low is None and part.below is not None:
+            time.sleep(2)
+        return asked(side, connection, part)
+
+    monkeypatch.setattr(sides.Side, "sums", held)
     report = diff(server, {"one": two}, first=3)
     shown = [each.detail.split(",")[0] for each in report.differences if each.kind == "row" and each.side == "source"]
     keys = [int(each.removeprefix("id='").removesuffix("'")) for each in shown]

@@ -61,7 +61,7 @@ class Compared:
     def add(self, at: int, place: int | None, order: int, shown: str) -> None:
         """A row that one side only has; kept if it is among the first by key."""
         found = self.found[at]
-        found.append((-_INFINITE if place is None else place, order, shown))
+        found.append((_place(place), order, shown))
         found.sort()
         del found[self.first :]
 
@@ -70,10 +70,17 @@ class Compared:
         """Whether checksums are asked for in SQL."""
         return self.sides[0].in_sql
 
-    @property
-    def enough(self) -> bool:
-        """Whether no more rows are to be named."""
-        return self.differs and all(len(found) >= self.first for found in self.found)
+    def enough(self, part: Part) -> bool:
+        """Whether no row of a part is to be named: those that are come before it."""
+        if self.fix is not None or not self.differs:
+            return False
+        place = _place(part.low)
+        return all(len(found) >= self.first and (not found or found[-1][0] <= place) for found in self.found)
+
+
+def _place(low: int | None) -> int:
+    """Where a part stands among the others of its table."""
+    return -_INFINITE if low is None else low
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class Comparer:
                 with self._lock:
                     table.rows[0] += ours.rows
                     table.rows[1] += theirs.rows
-            if ours.equal(theirs) or (table.enough and table.fix is None):
+            if ours.equal(theirs) or table.enough(chunk.part):
                 return []
             rows, part = max(ours.rows, theirs.rows), chunk.part
             if rows > (_LAST_ROWS if table.in_sql else _DIGESTS):
@@ -177,7 +184,7 @@ class Comparer:
             here, there = self._both(pair, table, ask)
             self._add(table, 0, pair.source, part, here - there)
             self._add(table, 1, pair.target, part, there - here)
-            if table.enough and table.fix is None:
+            if table.enough(part):
                 return
 
     def _add(self, table: Compared, at: int, connection: ServerConnection, part: Part, only: Counter[bytes]) -> None:
