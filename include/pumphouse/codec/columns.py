@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +72,8 @@ def build(images: Images, index: int, column: OutputColumn) -> pa.Array:
             return _json(images, index, column)
         case Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME:
             return _texts(images, index, column)
+        case never:
+            assert_never(never)
 
 
 def _what(column: OutputColumn) -> str:

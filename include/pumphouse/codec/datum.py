@@ -37,7 +37,7 @@ Value = int | float | str | bytes | None
 
 
 class Kind(IntEnum):
-    """How the values of a column are held."""
+    """How the values of a column are held. mypy names the functions that have to know a new one."""
 
     INT = 0
     UINT = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ def arrow_type(column: ColumnInfo) -> pa.DataType:
             return pa.large_binary()
         case Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME | Kind.JSON:
             return pa.large_string()
+        case never:
+            assert_never(never)
 
 
 def arrow_field(column: ColumnInfo) -> pa.Field:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,8 @@ def typed_type(kind: FieldType) -> pa.DataType:  # noqa: PLR0911 - one a kind
             return pa.binary() if kind.charset == "binary" else pa.string()
         case Kind.TIME | Kind.JSON | Kind.ENUM | Kind.SET:
             return pa.string()
+        case never:
+            assert_never(never)
 
 
 def typed(values: pa.Array, column: ColumnInfo) -> tuple[pa.Array, Exact]:
@@ -89,6 +91,8 @@ def readable(value: Any, kind: FieldType) -> int | float | str | None:
             found = float(str(np.float32(value)))  # its own digits, not those of the double
         case Kind.INT | Kind.UINT | Kind.DOUBLE | Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME | Kind.JSON:
             found = value
+        case never:
+            assert_never(never)
     return found
 
 

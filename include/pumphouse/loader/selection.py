@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -185,6 +185,8 @@ def _formed(kind: FieldType, text: str) -> Any:  # noqa: PLR0911 - one a kind
             return _of_enum(kind, text)
         case Kind.SET:
             return _of_set(kind, text)
+        case never:
+            assert_never(never)
 
 
 # -- as a server compares
