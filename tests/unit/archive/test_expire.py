@@ -18,6 +18,7 @@ from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.retention import Hold, Policy, plan_expiry
 from pumphouse.archive.schema_store import rebuild, timeline_of
 from pumphouse.archive.segment import read_segment
@@ -38,7 +39,6 @@ from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import LoadSettings, Settings
-from pumphouse.status.range import restorable_from
 from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
 from tests.support.killed import Killed
 from tests.support.memorystore import MemoryStore
