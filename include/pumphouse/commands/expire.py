@@ -85,13 +85,13 @@ def _print(found: ExpireReport) -> None:
         click.echo(f"nothing expires: {found.why_nothing}")
     else:
         click.echo(
-            f"{len(found.bases_gone)} dumps and {found.windows_gone} windows expire; "
+            f"{len(found.bases_gone)} bases and {found.windows_gone} windows expire; "
             f"windows stay from {show(found.start)} on"
         )
     for ts in found.bases_gone:
-        click.echo(f"  dump {show(ts)} goes")
+        click.echo(f"  base {show(ts)} goes")
     for ts in found.bases:
-        click.echo(f"  dump {show(ts)} stays")
+        click.echo(f"  base {show(ts)} stays")
     for each in found.held:
         click.echo(f"held by {each}")
     for what, count in sorted(found.objects.items()):

@@ -497,8 +497,12 @@ def test_rows_that_a_key_which_is_going_does_not_tell_apart_are_refused(source: 
     with source.txn() as t:
         t.insert("q", id=1, s=b"second")
         t.delete("q", first)
+    put(source, "o", 70)
+    at, before = source.cut(), [each.key for each in source.archive.store.list(layout.BASE)]
     with pytest.raises(DuplicateKey, match=r"d\.q belong to more than one row"):
-        folded(source, source.cut())
+        folded(source, at)
+    # Nothing is left that would hold `archive expire` as a fold under way.
+    assert [each.key for each in source.archive.store.list(layout.BASE)] == before
 
 
 def test_a_delete_of_a_row_that_is_nowhere_is_refused_where_no_key_tells(source: DumpedSource) -> None:
