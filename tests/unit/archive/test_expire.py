@@ -786,7 +786,7 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     assert delete_orphans(archive, Settings()) == ()  # a fold that runs
     held = "\n".join(run(archive, dry_run=True).held)
     assert f"fold that was begun at {killed}" in held
-    assert f"`pumphouse archive base --at {int(killed)}` ends it; a killed one holds for 48 h" in held
+    assert f"`pumphouse archive base --at {int(killed)}` ends it; killed, it holds for 48 h" in held
     archive.store.put(layout.folded_document(killed), b"{}")  # the same command, run again, has ended
     assert begun_and_live(archive, now_s=0.0, for_s=1.0) == []
     archive.store.delete(layout.folded_document(killed))
