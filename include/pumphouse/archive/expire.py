@@ -259,9 +259,7 @@ class _Run:
         for each in begun:
             who, again = ("fold", f"archive base --at {int(each.low)}") if each.folds else ("dump", "archive dump")
             why = f"that was begun at {show(each.low)} and has not ended"
-            hint = (
-                f"`pumphouse {again}` ends it; killed, it holds for {self._live_s / 3600:g} h after its last object"
-            )
+            hint = f"`pumphouse {again}` ends it; killed, it holds for {self._live_s / 3600:g} h after its last object"
             yield Hold(who=who, ts=each.low, restorable=False, why=why, hint=hint)
             over = next((base for base in self.view.bases if base.begun == each.over), None)
             if over is not None:

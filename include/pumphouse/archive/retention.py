@@ -38,7 +38,7 @@ class Policy:
         return self.bases is not None or self.days is not None
 
     def __str__(self) -> str:
-        said = [f"{self.bases} dumps"] if self.bases is not None else []
+        said = [f"{self.bases} bases"] if self.bases is not None else []
         said += [f"{self.days:g} days"] if self.days is not None else []
         return " and ".join(said) or "everything"
 
