@@ -178,7 +178,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
     assert len(small.of("schema/parts/")) == 4
     assert sum(kinds.values()) + 10 + len(small.of("verified.json", "failed/", "settled/")) == len(small.objects)
-    chain = small.archive.chain()
+    chain = small.archive.windows()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
     assert len(set(small.objects.values())) == len(small.objects)
@@ -321,7 +321,7 @@ def test_an_archive_with_such_a_document_is_judged_and_never_a_bare_error(small,
         else:
             small.put(key, rng.choice([b"", b"PAR1", good[: rng.randrange(len(good))], rng.randbytes(50)]))
         verify(small.archive)
-        for look in (small.archive.chain, lambda: read_view(small.archive), lambda: read_verified(small.archive)):
+        for look in (small.archive.windows, lambda: read_view(small.archive), lambda: read_verified(small.archive)):
             with contextlib.suppress(BinlogError):
                 look()
         small.put(key, good)
@@ -355,11 +355,11 @@ def test_an_archive_of_version_1_is_opened_verified_and_extended(old):
     versions = {json.loads(old.archive.store.get(key))["format_version"] for key in old.of("declared/", "windows/")}
     assert versions == {1}
     assert old.problems() == ""
-    before = old.archive.chain()
+    before = [*old.archive.windows()]
     assert old.archive.end() == before[-1].end
     timeline = timeline_of(old.archive)
     old.window(13, old.world.cluster.tso)
-    *chain, new = old.archive.chain()
+    *chain, new = old.archive.windows()
     assert chain == before
     assert new.previous == before[-1].sha256
     assert old.archive.head() == Head.of(new)
