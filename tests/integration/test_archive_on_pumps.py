@@ -349,7 +349,7 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     chain.write(0)
     windows = json.loads(run("snapshot", "--json").stdout)["windows"]
     assert [each["rows"] for each in windows] == [1]
-    listed = json.loads(run("archive", "ls", "--json").stdout)
+    listed = json.loads(run("archive", "ls", "--windows", "--json").stdout)
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
     for each in (listed, *listed["windows"]):

@@ -11,7 +11,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.model.tso import Tso
 from tests.support.madearchive import MadeSource
 
-_STEP_MS = 300_000  # of each, as the snapshot's default interval
+_STEP_MS = 10_000  # of each, so that very many end before now
 
 
 def add_windows(source: MadeSource, count: int, *, objects: bool = False) -> Tso:

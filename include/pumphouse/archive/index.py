@@ -24,7 +24,7 @@ from pumphouse.objectstore.base import ObjectStore
 
 log = structlog.get_logger()
 
-KIND, FORMAT_VERSION = "index", 1
+_KIND = {"pumphouse.kind": "index", "pumphouse.format_version": "1"}
 REMEDY = "delete it: the next snapshots write it again"
 _READERS = 8
 
@@ -45,14 +45,9 @@ class Run:
 
 def encode(windows: Windows, cluster_id: int) -> tuple[Run, bytes]:
     """A run of windows as stored."""
-    facts = {
-        "kind": KIND,
-        "format_version": str(FORMAT_VERSION),
-        "cluster_id": str(cluster_id),
-        "previous": windows.previous,
-    }
+    facts = {**_KIND, "cluster_id": str(cluster_id), "previous": windows.previous}
     sink = pa.BufferOutputStream()
-    table = windows.table().replace_schema_metadata({f"pumphouse.{name}": value for name, value in facts.items()})
+    table = windows.table().replace_schema_metadata(facts)
     pq.write_table(table, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
     return Run(windows.start, windows.end, sha256(data)), data
@@ -67,14 +62,13 @@ def decode(run: Run, data: bytes, cluster_id: int, read: Reader) -> Windows:
         facts = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
         if not schema.equals(SCHEMA):
             raise _broken(run, "has other columns", "schema")
-        found = Windows.held(data, facts.get("pumphouse.previous", ""), read)
+        found = Windows.held(data, facts.get("previous", ""), read)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _broken(run, f"cannot be read: {error}", "parquet") from error
-    kind, version = facts.get("pumphouse.kind"), facts.get("pumphouse.format_version")
-    if (kind, version) != (KIND, str(FORMAT_VERSION)):
-        raise _broken(run, f"is a {kind} of format version {version}; this release reads {FORMAT_VERSION}", "kind")
-    if facts.get("pumphouse.cluster_id") != str(cluster_id):
-        raise _broken(run, f"belongs to cluster {facts.get('pumphouse.cluster_id')}, not {cluster_id}", "cluster")
+    if not _KIND.items() <= facts.items():
+        raise _broken(run, f"says of itself {facts}; this release reads {_KIND}", "kind")
+    if facts.get("cluster_id") != str(cluster_id):
+        raise _broken(run, f"belongs to cluster {facts.get('cluster_id')}, not {cluster_id}", "cluster")
     if not found or any(found.bounds[name].null_count for name in found.bounds.schema.names):
         raise _broken(run, "lacks values", "field")
     if (found.start, found.end) != (run.start, run.end) or not side_by_side(found):
