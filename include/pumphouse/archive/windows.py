@@ -87,12 +87,12 @@ def row_of(manifest: Manifest) -> dict[str, Any]:
 
 
 class Placed(NamedTuple):
-    """A segment and its window. The figures by table are left out; ``noted``: its manifest says more of it."""
+    """A segment and its window. The figures by table are left out; ``manifest``: where that says more of it."""
 
     start: Tso
     end: Tso
     segment: SegmentEntry
-    noted: bool
+    manifest: Manifest | None
 
 
 class Changed(NamedTuple):
@@ -265,10 +265,6 @@ class Windows(Sequence[Manifest]):
         """From the last one that begins at or below ``ts`` on; all of them where none does."""
         return self[max(int(np.searchsorted(self.starts, ts, side="right")) - 1, 0) :]
 
-    def at(self, start: Tso) -> Manifest:
-        """Manifest of the window that begins there."""
-        return self[int(np.searchsorted(self.starts, start))]
-
     def beginning(self, ts: Tso) -> int | None:
         """Number of the one that begins there."""
         at = int(np.searchsorted(self.starts, ts))
@@ -329,16 +325,21 @@ class Windows(Sequence[Manifest]):
 
     def placed(self, tables: Collection[int] | None = None) -> Iterator[Placed]:
         """Segments, in order; with changes under one of these ids; None = all."""
-        for batch in self._batches("start", "end", "segments", *_NOTES):
+        for batch in self._batches("start", "end", "sha256", "segments", *_NOTES):
             keep = _keeping(batch, tables)
             if not keep.size:
                 continue
-            segments, at = batch["segments"].flatten().take(pa.array(keep)), _owners(batch)[keep]
-            noted = np.any([batch[name].to_numpy() > 0 for name in _NOTES], axis=0)[at]
+            at = _owners(batch)[keep]
+            noted = np.any([batch[name].to_numpy() > 0 for name in _NOTES], axis=0)
+            some = batch.select(["start", "sha256"]).take(pa.array(np.intersect1d(np.flatnonzero(noted), at)))
+            read = self._read(list(zip(some["start"].to_pylist(), some["sha256"].to_pylist(), strict=True)))
+            manifests = {each.start: each for each in read}
+            segments = batch["segments"].flatten().take(pa.array(keep))
             columns = [segments.field(name).to_pylist() for name in _FIELDS]
             starts, ends = (batch[name].to_numpy()[at].tolist() for name in ("start", "end"))
-            for start, end, of, values in zip(starts, ends, noted.tolist(), zip(*columns, strict=True), strict=True):
-                yield Placed(start, end, SegmentEntry(**dict(zip(_FIELDS, values, strict=True)), tables=_NO_TABLES), of)
+            for start, end, values in zip(starts, ends, zip(*columns, strict=True), strict=True):
+                entry = SegmentEntry(**dict(zip(_FIELDS, values, strict=True)), tables=_NO_TABLES)
+                yield Placed(start, end, entry, manifests.get(start))
 
     def read_of(self, after: Tso, upto: Tso, tables: Collection[int] | None = None) -> Read:
         """What of each window's segments has changes with after < commit ts <= upto; under one of these ids."""

@@ -452,14 +452,14 @@ def pieces_of(windows: Windows, after: Tso, upto: Tso, tables: Collection[int] |
 
     ``tables``: only segments with changes under one of these ids; None = all.
     """
-    for start, end, segment, noted in windows.placed(tables):
+    for start, end, segment, manifest in windows.placed(tables):
         if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
             yield SegmentPart(
                 window=start,
                 segment=segment,
                 after=Tso(max(after, start)),
                 upto=Tso(min(upto, end)),
-                drop=windows.at(start).dropped(segment.node_id) if noted else (),
+                drop=() if manifest is None else manifest.dropped(segment.node_id),
             )
 
 
