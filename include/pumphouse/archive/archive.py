@@ -450,7 +450,8 @@ class Archive:
             check_chain(manifests, cluster_id=self.cluster_id, start=at, digest=digest)
             at, digest = manifests[-1].end, manifests[-1].sha256
             of = Windows.of(manifests)
-            parts.append(of if len(manifests) < _AT_ONCE else of.packed())
+            # Joined, they do not hold on to the manifests.
+            parts.append(joined([of if len(manifests) < _AT_ONCE else of.packed()], digest, self.read_named))
         return joined(parts, digest, self.read_named)
 
     def _before_range(self, head: Head) -> bool:
