@@ -271,7 +271,7 @@ def test_a_dump_that_runs_keeps_its_log_and_the_dump_that_it_takes_tables_from(
     archive.store.put(layout.base_begun(begun.low), begun.to_json())
     report = run(archive)
     assert report.restorable_from == older.ts == made.dumps[1]
-    assert any("takes tables of an earlier one" in each for each in report.held)
+    assert any("takes tables of an earlier base" in each for each in report.held)
     key = layout.base_begun(begun.low)
     store.put_s[f"{archive.cluster_id}/{key}"] = 1.0  # given up long ago
     assert key in run(archive, dry_run=True).orphans
