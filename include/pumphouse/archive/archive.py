@@ -6,11 +6,12 @@ window visible, and `write_head`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
@@ -21,12 +22,12 @@ from pumphouse.archive.document import LISTS_ALL
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
-from pumphouse.archive.index import Run, read_runs, runs_in
+from pumphouse.archive.index import REMEDY, Run, read_runs, runs_in
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
-from pumphouse.archive.windows import Windows, joined
+from pumphouse.archive.windows import Ints, Windows, joined
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
 from pumphouse.model.tso import MAX_TSO, Tso, show
@@ -38,7 +39,9 @@ from pumphouse.settings import ArchiveSettings
 log = structlog.get_logger()
 
 _READERS = 8
-_AT_ONCE, _REMEMBERED = 1_000, 4_000  # manifests
+_AT_ONCE = 64  # manifests
+_REMEMBERED = 16 << 20  # bytes of manifests
+_PACKED, _PART = 1_000, 8 << 20  # windows, and bytes of their columns, that are packed together
 
 
 def clusters_at(settings: ArchiveSettings) -> list[int]:
@@ -55,6 +58,8 @@ class Archive:
         self.archive_id = archive_id
         self._genesis: Genesis | None = None
         self._manifests: dict[str, Manifest] = {}
+        self._remembered = 0  # bytes of these
+        self._index = True
 
     @classmethod
     def open(cls, settings: ArchiveSettings, cluster_id: int) -> Self:
@@ -102,6 +107,12 @@ class Archive:
             except BinlogError as error:  # it is named all the same
                 said.append(f"{cluster_id} ({error.message})")
         return ", ".join(said)
+
+    def by_manifests(self) -> Self:
+        """The same without its index: whoever deletes, gives up or proves by what is read takes the manifests' word."""
+        found = copy.copy(self)
+        found._manifests, found._remembered, found._index = {}, 0, False
+        return found
 
     @property
     def url(self) -> str:
@@ -166,21 +177,29 @@ class Archive:
         They are held against each other, against where the archive's range begins, and against HEAD. HEAD is read
         before the windows are listed: one that is published meanwhile is no fault.
         """
-        head = self.head()
+        head, named = self.head(), None
         if head is not None and not self._before_range(head):
             self._manifests.pop(head.manifest, None)  # what is remembered is no proof that it is still there
-            self._named_by(head)
+            named = self._named_by(head)
         found = self._linked(since)
         if head is None and len(found):
             raise missing_head(self.url)
+        if named is not None and not _has(found, named):
+            found = self.by_manifests()._linked(since)
+            if not _has(found, named):
+                raise BadManifest(
+                    f"{layout.HEAD} names {named.key} with the digest {named.sha256}, and the windows that are there "
+                    "chain without it", path=layout.HEAD, offset=0, reason="chain",
+                )  # fmt: skip
         return found
 
     def listed(self) -> Windows:
         """Every window that is there, held against genesis and each other, and not against HEAD; BadManifest.
 
-        What was cut off behind the last does not show: only for the one who knows the end from elsewhere.
+        Every manifest is read. What was cut off behind the last does not show: only for the one who knows the end from
+        elsewhere.
         """
-        return self._linked(None)
+        return self.by_manifests()._linked(None)
 
     def last(self) -> Manifest | None:
         """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
@@ -362,10 +381,13 @@ class Archive:
     def _manifest(self, key: str) -> Manifest:
         found = self._manifests.get(key)
         if found is None:
-            found = Manifest.from_json(key, self.store.get(key))
-            if len(self._manifests) >= _REMEMBERED:
+            data = self.store.get(key)
+            found = Manifest.from_json(key, data)
+            if self._remembered > _REMEMBERED:
                 self._manifests.clear()
+                self._remembered = 0
             self._manifests[key] = found
+            self._remembered += len(data)
         return found
 
     def read(self, keys: Sequence[str]) -> list[Manifest]:
@@ -376,8 +398,12 @@ class Archive:
             return list(pool.map(self._manifest, keys))
 
     def read_named(self, wanted: Sequence[tuple[Tso, str]]) -> list[Manifest]:
-        """Manifests that have these digests; BadManifest."""
-        found = self.read([layout.window_key(start) for start, _ in wanted])
+        """Manifests that have these digests; BadManifest, ObjectNotFound."""
+        try:
+            found = self.read([layout.window_key(start) for start, _ in wanted])
+        except ObjectNotFound as error:
+            self._tell_gone(error, str(error.facts.get("key")).removeprefix(f"{self.cluster_id}/"))
+            raise
         for manifest, (_, digest) in zip(found, wanted, strict=True):
             if manifest.sha256 != digest:
                 raise BadManifest(
@@ -389,27 +415,30 @@ class Archive:
     def _linked(self, since: Tso | None, upto: Tso = MAX_TSO) -> Windows:
         """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
 
-        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now. Where they
-        do not chain with the index it is left out: the manifests decide.
+        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
         """
-        runs, kept = runs_in(self.store), self.range()
+        runs, kept = runs_in(self.store) if self._index else [], self.range()
         try:
             return self._kept(kept, runs, since, upto)
         except (BadManifest, ObjectNotFound) as error:
             now = self.range()
             if now.start != kept.start:
                 return self._kept(now, (), since, upto)
-            if runs:
-                log.warning("index_left_out", why=error.message)
-                return self._kept(now, (), since, upto)
-            why = why_gone(self.store, str(error.facts["path"]))[0] if error.facts.get("reason") == "gap" else ""
-            error.message += f"; {why}" if why else ""
+            if error.facts.get("reason") == "gap":
+                self._tell_gone(error, str(error.facts["path"]))
             raise
 
     def _kept(self, kept: Range, runs: Sequence[Run], since: Tso | None, upto: Tso) -> Windows:
-        """The windows, from runs of the index as far as these have them, and from the manifests."""
+        """The windows whose manifests are listed, from runs of the index as far as these have them, else from manifests.
+
+        A run counts where it holds exactly the windows that are listed, hangs on what lies before it, and the manifest
+        behind it hangs on it (`read_runs`). Otherwise the manifests are read in its place.
+        """
         low = kept.start if since is None else max(since, kept.start)
-        at, digest = kept.start, kept.window  # of what the next one hangs on
+        starts = self._starts(kept.start)
+        number = max(int(np.searchsorted(starts, low, side="right")) - 1, 0)  # of the next window
+        # What lies before the first one is not read: then whatever it hangs on is right.
+        at, digest = kept.start, None if number else kept.window
         parts: list[Windows] = []
 
         def add(some: Windows) -> None:
@@ -418,41 +447,53 @@ class Archive:
                 parts.append(some)
                 at, digest = some.end, some.digest
 
-        for found in read_runs(self.store, runs, self.cluster_id, self.read_named, since=low, upto=upto):
-            begins = found.beginning(at)
-            run = found if begins is None else found[begins:]
-            if run.start > at and not parts and run.start <= low:
-                at, digest = run.start, run.previous  # what lies before it is not read
-            elif run.start > at:
-                add(self._from_manifests(at, digest, run.start, None if parts else low))
-            if (run.start, run.previous) == (at, digest):
-                add(run)
-            elif run.end > at:
-                log.warning("index_run_left_out", start=int(run.start), end=int(run.end), why="it does not chain")
-        add(self._from_manifests(at, digest, upto, None if parts else low))
-        return joined(parts, kept.window, self.read_named).since(low)
+        runs = _ending_at(starts, [run for run in runs if run.end > kept.start])
+        for run in read_runs(self.store, runs, self.genesis(), self.read, self.read_named, since=low, upto=upto):
+            some = run.between(kept.start, run.end)
+            begins, ends = (int(np.searchsorted(starts, ts)) for ts in (some.start, run.end))
+            if not np.array_equal(some.starts, starts[begins:ends]):
+                _left_out(run, "its windows are not those whose manifests are listed")
+                continue
+            if ends <= number:
+                continue
+            if begins > number:
+                add(self._from_manifests(starts[number:begins], at, digest))
+                number = begins
+            some = some[number - begins :]
+            if digest in (None, some.previous):
+                add(some)
+                number = ends
+            else:
+                _left_out(run, "it does not hang on the windows before it")
+        add(self._from_manifests(starts[number : int(np.searchsorted(starts, upto))], at, digest))
+        return joined(parts, kept.window, self.read_named)
 
-    def _from_manifests(self, at: Tso, digest: str, stop: Tso, low: Tso | None) -> Windows:
-        """Windows from ``at`` on that begin before ``stop``, which hang on ``digest``.
+    def _starts(self, start: Tso) -> Ints:
+        """Where the windows from ``start`` on begin whose manifests are listed."""
+        listed = self.store.list(layout.WINDOWS, after=layout.before_window(start))
+        return np.fromiter((layout.window_start(each.key) for each in listed), np.int64)
 
-        ``low``: none is known yet, so they are those from the last on that begins at or below it.
-        """
-        listed = (each.key for each in self.store.list(layout.WINDOWS, after=layout.before_window(at)))
-        keys = list(takewhile(lambda key: layout.window_start(key) < stop, listed))
-        first = 0
-        if low is not None:
-            first = max((i for i, key in enumerate(keys) if layout.window_start(key) <= low), default=0)
+    def _from_manifests(self, starts: Ints, at: Tso, digest: str | None) -> Windows:
+        """Windows that begin there; the first one begins at ``at`` and hangs on ``digest``, None = on whatever it says."""
         parts: list[Windows] = []
-        for begin in range(first, len(keys), _AT_ONCE):
-            manifests = self.read(keys[begin : begin + _AT_ONCE])
-            if first and not parts:  # what lies before it is not read
+        fresh: list[Windows] = []  # not packed yet
+        for begin in range(0, len(starts), _AT_ONCE):
+            some = starts[begin : begin + _AT_ONCE].tolist()
+            manifests = self.read([layout.window_key(Tso(start)) for start in some])
+            if digest is None:
                 at, digest = manifests[0].start, manifests[0].previous
             check_chain(manifests, cluster_id=self.cluster_id, start=at, digest=digest)
             at, digest = manifests[-1].end, manifests[-1].sha256
-            of = Windows.of(manifests)
-            # Joined, they do not hold on to the manifests.
-            parts.append(joined([of if len(manifests) < _AT_ONCE else of.packed()], digest, self.read_named))
-        return joined(parts, digest, self.read_named)
+            fresh.append(joined([Windows.of(manifests)], digest, self.read_named))  # which does not hold on to them
+            if len(fresh) * _AT_ONCE >= _PACKED or sum(each.nbytes for each in fresh) >= _PART:
+                parts.append(joined(fresh, digest, self.read_named).packed())
+                fresh.clear()
+        return joined([*parts, *fresh], digest or "", self.read_named)
+
+    def _tell_gone(self, error: BinlogError, key: str) -> None:
+        why, hint = why_gone(self.store, key)
+        error.message += f"; {why}" if why else ""
+        error.hint = error.hint or hint
 
     def _before_range(self, head: Head) -> bool:
         """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""
@@ -470,3 +511,22 @@ class Archive:
             manifest = None
         head.check(manifest)
         return manifest
+
+
+def _has(windows: Windows, named: Manifest) -> bool:
+    """Whether a window is one of these; one that lies before them is not asked for."""
+    before = bool(windows) and named.start < windows.start
+    return before or windows.digest_at(named.end) == named.sha256
+
+
+def _ending_at(starts: Ints, runs: Sequence[Run]) -> list[Run]:
+    """Runs that end where a window begins: no run has the newest ones."""
+    there = np.isin([int(run.end) for run in runs], starts).tolist()
+    for run, has in zip(runs, there, strict=True):
+        if not has:
+            log.warning("index_run_left_out", key=run.key, why="no window begins where it ends", hint=REMEDY)
+    return [run for run, has in zip(runs, there, strict=True) if has]
+
+
+def _left_out(windows: Windows, why: str) -> None:
+    log.warning("index_run_left_out", start=int(windows.start), end=int(windows.end), why=why, hint=REMEDY)

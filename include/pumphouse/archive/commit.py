@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+import pyarrow as pa
 import structlog
 
 from pumphouse.archive import consumer, layout
@@ -24,6 +25,7 @@ from pumphouse.archive.skipping import binlog_skipped
 from pumphouse.archive.window import Action, PublishedWindow, PullReport, WindowPlan
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
@@ -123,8 +125,8 @@ def commit_window(
     _tell(archive, cluster, settings, shown)
     try:
         extend_index(archive)
-    except BinlogError as error:  # nothing depends on it
-        log.warning("index_not_extended", why=error.message)
+    except (*strict.SURVIVED, pa.ArrowException, MemoryError) as error:  # nothing depends on it
+        log.warning("index_not_extended", why=f"{type(error).__name__}: {error}")
     done = PublishedWindow.of(manifest, plan.until)
     log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})
     return done

@@ -131,6 +131,7 @@ def expire(
         BadManifest, BadSegment: what is kept is not whole; then nothing expires.
         ManifestConflict: others moved the range, or began dumps, again and again; or more would go than was shown.
     """
+    archive = archive.by_manifests()
     for turn in range(1, _TRIES + 1):
         seen = archive.range().number
         try:
@@ -161,6 +162,7 @@ def delete_orphans(
 
     BadManifest: what is kept is not whole.
     """
+    archive = archive.by_manifests()
     run = _Run(archive, settings)
     kept = look_at_kept(archive, run.live)
     require_whole(archive.store, run.listed, kept.named(archive))

@@ -16,12 +16,14 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.index import REMEDY, Run, decode, encode, runs_in
 from pumphouse.archive.manifest import Manifest, check_chain
 from pumphouse.archive.windows import Windows, row_of
-from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.errors import BadManifest, ObjectNotFound
 from pumphouse.model.tso import MAX_TSO, Tso
 
 log = structlog.get_logger()
 
 RUN = 1_000  # windows of one object
+FIGURES = 100_000  # of one object: what segments have, and what they have of tables; else wide windows fill the memory
+_AT_ONCE = 16
 NEWEST = 24  # windows that no run has: HEAD may name one of them, and expiry keeps them
 
 
@@ -36,20 +38,36 @@ def extend_index(archive: Archive, *, size: int = RUN, newest: int = NEWEST) -> 
     Raises:
         BadManifest, ObjectNotFound: the windows are damaged, or expire meanwhile.
     """
-    at, stop = _lacking(runs_in(archive.store), archive.range().start)
-    keys = (each.key for each in archive.store.list(layout.WINDOWS, after=layout.before_window(at)))
-    most = size + (0 if stop < MAX_TSO else newest)
-    found = list(islice(takewhile(lambda key: layout.window_start(key) < stop, keys), most))
+    genesis, start, runs = archive.genesis(), archive.range().start, runs_in(archive.store)
+    while True:
+        at, stop = _lacking(runs, start)
+        keys = (each.key for each in archive.store.list(layout.WINDOWS, after=layout.before_window(at)))
+        most = size + (0 if stop < MAX_TSO else newest)
+        found = list(islice(takewhile(lambda key: layout.window_start(key) < stop, keys), most))
+        if at == start or (found and layout.window_start(found[0]) == at):
+            break
+        runs = [each for each in runs if each.end != at]  # there is no such window: a run of another chain
     if not found or (stop == MAX_TSO and len(found) < most):
         return None
-    manifests = archive.read(found[:size])
+    manifests = list(_some(archive, found[:size]))
     check_chain(manifests, cluster_id=archive.cluster_id, start=at, digest=manifests[0].previous)
-    run, data = encode(Windows.of(manifests), archive.cluster_id)
-    for what in _differs(decode(run, data, archive.cluster_id, archive.read_named), {m.start: m for m in manifests}):
+    run, data = encode(Windows.of(manifests), genesis)
+    for what in _differs(decode(run, data, genesis, archive.read_named), {m.start: m for m in manifests}):
         raise BadManifest(f"{run.key} {what}", path=run.key, offset=0, reason="content")
     archive.store.put(run.key, data)
     log.info("index_extended", key=run.key, windows=len(manifests), bytes=len(data))
     return run
+
+
+def _some(archive: Archive, keys: Sequence[str]) -> Iterator[Manifest]:
+    """The first of these manifests, at least one, with so many figures."""
+    figures = 0
+    for begin in range(0, len(keys), _AT_ONCE):
+        for manifest in archive.read(keys[begin : begin + _AT_ONCE]):
+            figures += sum(len(each.tables) + 1 for each in manifest.segments)
+            if figures > FIGURES and layout.window_key(manifest.start) != keys[0]:
+                return
+            yield manifest
 
 
 def _lacking(runs: Sequence[Run], start: Tso) -> tuple[Tso, Tso]:
@@ -82,8 +100,10 @@ def index_problems(
             continue
         run = Run(*named)
         try:
-            found = decode(run, archive.store.get(key), archive.cluster_id, archive.read_named)
-        except BinlogError as error:
+            found = decode(run, archive.store.get(key), archive.genesis(), archive.read_named)
+        except ObjectNotFound:  # its windows expired meanwhile
+            continue
+        except BadManifest as error:
             yield key, str(error)
             continue
         if found.end > start:

@@ -20,36 +20,49 @@ from pumphouse.model.tso import Tso
 
 Ints = npt.NDArray[np.int64]
 
-_TABLE = pa.struct([("table_id", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64())])
+_OPTIONAL = ("ddl", "binlog_skipped")
+
+
+def _required(columns: list[tuple[str, pa.DataType]]) -> list[pa.Field]:
+    return [pa.field(name, of, nullable=name in _OPTIONAL) for name, of in columns]
+
+
+_TABLE = pa.struct(_required([("table_id", pa.int64()), ("rows", pa.int64()), ("bytes", pa.int64())]))
 _SEGMENT = pa.struct(
-    [
-        ("node_id", pa.string()),
-        ("key", pa.string()),
-        ("sha256", pa.string()),
-        ("bytes", pa.int64()),
-        ("payload_bytes", pa.int64()),
-        ("rows", pa.int64()),
-        ("changes", pa.int64()),
-        ("ddls", pa.int64()),
-        ("min_commit_ts", pa.int64()),
-        ("max_commit_ts", pa.int64()),
-        ("tables", pa.list_(_TABLE)),
-    ]
+    _required(
+        [
+            ("node_id", pa.string()),
+            ("key", pa.string()),
+            ("sha256", pa.string()),
+            ("bytes", pa.int64()),
+            ("payload_bytes", pa.int64()),
+            ("rows", pa.int64()),
+            ("changes", pa.int64()),
+            ("ddls", pa.int64()),
+            ("min_commit_ts", pa.int64()),
+            ("max_commit_ts", pa.int64()),
+            ("tables", pa.list_(pa.field("element", _TABLE, nullable=False))),
+        ]
+    )
 )
-_DDL = pa.struct([("key", pa.string()), ("sha256", pa.string()), ("bytes", pa.int64()), ("jobs", pa.int64())])
+_DDL = pa.struct(
+    _required([("key", pa.string()), ("sha256", pa.string()), ("bytes", pa.int64()), ("jobs", pa.int64())])
+)
 SCHEMA = pa.schema(
-    [
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("sha256", pa.string()),
-        ("segments", pa.list_(_SEGMENT)),
-        ("ddl", _DDL),
-        ("declared", pa.int64()),
-        ("accepted", pa.int64()),
-        ("duplicates", pa.int64()),
-        ("unsynced", pa.list_(pa.string())),
-        ("binlog_skipped", pa.bool_()),
-    ]
+    _required(
+        [
+            ("start", pa.int64()),
+            ("end", pa.int64()),
+            ("sha256", pa.string()),
+            ("segments", pa.list_(pa.field("element", _SEGMENT, nullable=False))),
+            ("ddl", _DDL),
+            ("declared", pa.int64()),
+            ("accepted", pa.int64()),
+            ("duplicates", pa.int64()),
+            ("unsynced", pa.list_(pa.field("element", pa.string(), nullable=False))),
+            ("binlog_skipped", pa.bool_()),
+        ]
+    )
 )
 _BOUNDS = ("start", "end", "sha256")
 _BOUNDS_SCHEMA = pa.schema([SCHEMA.field(name) for name in _BOUNDS])
@@ -176,6 +189,11 @@ class Windows(Sequence[Manifest]):
 
     def _batches(self, *columns: str) -> Iterator[pa.RecordBatch]:
         return (part.read(*columns) for part in self.parts if part.length)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns in memory."""
+        return sum(len(part.rows) if isinstance(part.rows, bytes) else int(part.rows.nbytes) for part in self.parts)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Everything that is said of each."""

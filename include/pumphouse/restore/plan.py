@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from pumphouse.archive.base import Base
@@ -20,7 +21,7 @@ from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import our_schemas
 from pumphouse.loader.steps import Apply, Follow, Given, Ready, Steps
-from pumphouse.loader.work import Work, base_work, databases_between, ids_of, total_bytes, works_between
+from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, ids_of, total_bytes, works_between
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
@@ -132,12 +133,16 @@ class RestorePlan:
     @property
     def base_rows(self) -> int:
         """Rows in the dump."""
-        return sum(piece.segment.changes for piece in self.works[0].pieces if piece.window is None)
+        return sum(piece.segment.changes for piece in self._of_base())
 
     @property
     def base_bytes(self) -> int:
         """Payload bytes of the dump."""
-        return sum(piece.bytes for piece in self.works[0].pieces if piece.window is None)
+        return sum(piece.bytes for piece in self._of_base())
+
+    def _of_base(self) -> Iterator[SegmentPart]:
+        """Pieces of the dump, which come first: the log's are not asked for."""
+        return takewhile(lambda piece: piece.window is None, self.works[0].pieces)
 
     @property
     def ddls(self) -> tuple[DdlStep, ...]:
