@@ -111,7 +111,7 @@ class Archive:
     def by_manifests(self) -> Self:
         """The same without its index: whoever deletes, gives up or proves by what is read takes the manifests' word."""
         found = copy.copy(self)
-        found._manifests, found._remembered, found._index = {}, 0, False
+        vars(found).update(_manifests={}, _remembered=0, _index=False)
         return found
 
     @property
@@ -185,7 +185,7 @@ class Archive:
         if head is None and len(found):
             raise missing_head(self.url)
         if named is not None and not _has(found, named):
-            found = self.by_manifests()._linked(since)
+            found = self._linked(since, index=False)
             if not _has(found, named):
                 raise BadManifest(
                     f"{layout.HEAD} names {named.key} with the digest {named.sha256}, and the windows that are there "
@@ -199,7 +199,7 @@ class Archive:
         Every manifest is read. What was cut off behind the last does not show: only for the one who knows the end from
         elsewhere.
         """
-        return self.by_manifests()._linked(None)
+        return self._linked(None, index=False)
 
     def last(self) -> Manifest | None:
         """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
@@ -412,12 +412,12 @@ class Archive:
                 )  # fmt: skip
         return found
 
-    def _linked(self, since: Tso | None, upto: Tso = MAX_TSO) -> Windows:
+    def _linked(self, since: Tso | None, upto: Tso = MAX_TSO, *, index: bool = True) -> Windows:
         """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
 
         Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
         """
-        runs, kept = runs_in(self.store) if self._index else [], self.range()
+        runs, kept = runs_in(self.store) if index and self._index else [], self.range()
         try:
             return self._kept(kept, runs, since, upto)
         except (BadManifest, ObjectNotFound) as error:
@@ -429,7 +429,7 @@ class Archive:
             raise
 
     def _kept(self, kept: Range, runs: Sequence[Run], since: Tso | None, upto: Tso) -> Windows:
-        """The windows whose manifests are listed, from runs of the index as far as these have them, else from manifests.
+        """The windows whose manifests are listed, from runs of the index as far as these have them.
 
         A run counts where it holds exactly the windows that are listed, hangs on what lies before it, and the manifest
         behind it hangs on it (`read_runs`). Otherwise the manifests are read in its place.
@@ -474,7 +474,10 @@ class Archive:
         return np.fromiter((layout.window_start(each.key) for each in listed), np.int64)
 
     def _from_manifests(self, starts: Ints, at: Tso, digest: str | None) -> Windows:
-        """Windows that begin there; the first one begins at ``at`` and hangs on ``digest``, None = on whatever it says."""
+        """Windows that begin there.
+
+        The first one begins at ``at`` and hangs on ``digest``; None = on whatever it says, wherever it begins.
+        """
         parts: list[Windows] = []
         fresh: list[Windows] = []  # not packed yet
         for begin in range(0, len(starts), _AT_ONCE):

@@ -41,9 +41,8 @@ def extend_index(archive: Archive, *, size: int = RUN, newest: int = NEWEST) -> 
     genesis, start, runs = archive.genesis(), archive.range().start, runs_in(archive.store)
     while True:
         at, stop = _lacking(runs, start)
-        keys = (each.key for each in archive.store.list(layout.WINDOWS, after=layout.before_window(at)))
         most = size + (0 if stop < MAX_TSO else newest)
-        found = list(islice(takewhile(lambda key: layout.window_start(key) < stop, keys), most))
+        found = list(islice(_between(archive, at, stop), most))
         if at == start or (found and layout.window_start(found[0]) == at):
             break
         runs = [each for each in runs if each.end != at]  # there is no such window: a run of another chain
@@ -57,6 +56,12 @@ def extend_index(archive: Archive, *, size: int = RUN, newest: int = NEWEST) -> 
     archive.store.put(run.key, data)
     log.info("index_extended", key=run.key, windows=len(manifests), bytes=len(data))
     return run
+
+
+def _between(archive: Archive, at: Tso, stop: Tso) -> Iterator[str]:
+    """Manifests of windows that begin in [at, stop)."""
+    keys = (each.key for each in archive.store.list(layout.WINDOWS, after=layout.before_window(at)))
+    return takewhile(lambda key: layout.window_start(key) < stop, keys)
 
 
 def _some(archive: Archive, keys: Sequence[str]) -> Iterator[Manifest]:

@@ -7,6 +7,7 @@ read then, and held against the digest that the row has.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
@@ -90,7 +91,7 @@ def row_of(manifest: Manifest) -> dict[str, Any]:
             }
             for each in manifest.segments
         ],
-        "ddl": None if manifest.ddl is None else manifest.ddl.to_dict(),
+        "ddl": None if manifest.ddl is None else asdict(manifest.ddl),
         "declared": len(manifest.declared),
         "accepted": len(manifest.accepted),
         "duplicates": len(manifest.duplicates),
