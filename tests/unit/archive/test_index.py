@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from pumphouse.archive import commit, indexing, layout, settle
 from pumphouse.archive.archive import Archive
@@ -239,6 +240,9 @@ def test_a_run_of_another_chain_is_left_out(indexed: Indexed) -> None:
         no = "0" * 64
         for other in ([one, dataclasses.replace(two, sha256=no)], [dataclasses.replace(one, previous=no), two]):
             with indexed.instead(run, other) as lying:
+                with capture_logs() as said:
+                    indexed.archive.windows()
+                assert [each["event"] for each in said] == ["index_run_left_out"]
                 indexed.require_same()
                 assert indexed.wrong() == [lying.key]
 
@@ -393,6 +397,9 @@ def test_a_commit_is_not_settled_by_the_index(indexed: Indexed) -> None:
 def test_the_end_is_not_proved_by_the_index(indexed: Indexed) -> None:
     indexed.remove(layout.HEAD, indexed.windows[2].key)
     with pytest.raises(BadManifest, match="a gap"):
+        indexed.archive.listed()
+    indexed.archive.store.put(indexed.windows[2].key, b"damaged")
+    with pytest.raises(BadManifest, match="is damaged"):
         indexed.archive.listed()
 
 
