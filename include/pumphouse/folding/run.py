@@ -114,7 +114,7 @@ def fold_base(
             hint="`pumphouse archive base` without --at folds up to the end; `pumphouse snapshot` extends the archive",
         )
     started = clock.monotonic()
-    view = read_view(archive, upto=at)
+    view = read_view(archive.by_manifests(), upto=at)  # the base outlives the windows that it is made from
     there = next((base for base in view.bases if base.ts == at), None)
     if there is not None:
         return _there(there)
