@@ -26,6 +26,7 @@ MODULES = (
     "decode",
     "export",
     "changes",
+    "archived",
     "load",
     "restore",
     "restart",

@@ -430,7 +430,7 @@ def test_a_drill_restores_proves_and_leaves_nothing_also_of_one_that_was_killed(
 
 @pytest.mark.row("O1", "A5")
 def test_maintenance_verifies_keeps_what_is_named_and_deletes_what_a_killed_snapshot_left(world: World) -> None:
-    store, window = world.source.archive.store, world.source.archive.chain()[0]
+    store, window = world.source.archive.store, world.source.archive.windows()[0]
     before = {each.key for each in store.list("")}
     left = layout.segment_key(window.start, window.planned_end, "pump-0", "dead", 0)
     store.put(left, b"x")

@@ -94,7 +94,7 @@ def test_every_server_that_a_setting_names_is_asked_and_one_without_a_connection
 
 
 def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> None:
-    segment = next(each for each in world.archive.chain()[-1].segments if each.rows)
+    segment = next(each for each in world.archive.windows()[-1].segments if each.rows)
     world.archive.store.delete(segment.key)
     before = {each.key for each in world.archive.store.list("")}
     state, tasks, said = world.run(PUMPHOUSE_RETENTION__KEEP_BASES="1")

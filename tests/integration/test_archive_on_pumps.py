@@ -75,7 +75,7 @@ class Chain:
         archive = self.archive
         return sorted(
             ts
-            for manifest in archive.chain()
+            for manifest in archive.windows()
             for segment in manifest.segments
             for batch in archive.segment_batches(manifest, segment)
             for ts in batch.column("commit_ts").to_pylist()
@@ -130,7 +130,7 @@ def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhi
         assert made.archived() == sorted(made.commits)
         report = verify(made.archive, checkpoint=consumer.checkpoint(made.cluster, "main"))
         assert report.problems == []
-        assert made.archive.chain()[-1].pump("pump-1").start_count == 2
+        assert made.archive.windows()[-1].pump("pump-1").start_count == 2
     finally:
         made.close()
 
@@ -349,7 +349,7 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     chain.write(0)
     windows = json.loads(run("snapshot", "--json").stdout)["windows"]
     assert [each["rows"] for each in windows] == [1]
-    listed = json.loads(run("archive", "ls", "--json").stdout)
+    listed = json.loads(run("archive", "ls", "--windows", "--json").stdout)
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
     for each in (listed, *listed["windows"]):

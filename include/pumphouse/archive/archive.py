@@ -8,29 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from typing import Self
 
 import pyarrow as pa
+import structlog
 
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
+from pumphouse.archive.document import LISTS_ALL
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
+from pumphouse.archive.index import Run, read_runs, runs_in
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
+from pumphouse.archive.windows import Windows, joined
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.settings import ArchiveSettings
 
+log = structlog.get_logger()
+
 _READERS = 8
+_AT_ONCE, _REMEMBERED = 1_000, 4_000  # manifests
 
 
 def clusters_at(settings: ArchiveSettings) -> list[int]:
@@ -150,7 +158,7 @@ class Archive:
 
     # -- windows ------------------------------------------------------------------------------------------------
 
-    def chain(self, since: Tso | None = None) -> list[Manifest]:
+    def windows(self, since: Tso | None = None) -> Windows:
         """Windows from the last one that begins at or below ``since`` on (None = all kept), in order; BadManifest.
 
         So the newest one in any case.
@@ -159,28 +167,25 @@ class Archive:
         before the windows are listed: one that is published meanwhile is no fault.
         """
         head = self.head()
-        keys = self._window_keys()
-        if head is None and keys:
+        if head is not None and not self._before_range(head):
+            self._manifests.pop(head.manifest, None)  # what is remembered is no proof that it is still there
+            self._named_by(head)
+        found = self._linked(since)
+        if head is None and len(found):
             raise missing_head(self.url)
-        if head is not None:
-            # What this object remembers is no proof that it is still there.
-            if head.manifest in {layout.GENESIS, *keys}:
-                self._named_by(head)
-            elif not self._before_range(head):
-                head.check(None)
-        return self._linked(keys, since)
+        return found
 
-    def listed(self) -> list[Manifest]:
+    def listed(self) -> Windows:
         """Every window that is there, held against genesis and each other, and not against HEAD; BadManifest.
 
         What was cut off behind the last does not show: only for the one who knows the end from elsewhere.
         """
-        return self._linked(self._window_keys(), None)
+        return self._linked(None)
 
     def last(self) -> Manifest | None:
         """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
         genesis, head = self.genesis(), self.head()
-        if head is None and self._window_keys():
+        if head is None and any(self.store.list(layout.WINDOWS)):
             raise missing_head(self.url)
         kept = self.range()
         at = None if head is None or self._before_range(head) else self._named_by(head)
@@ -203,7 +208,7 @@ class Archive:
         last = self.last()
         return self.genesis().ts if last is None else last.end
 
-    def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
+    def windows_between(self, after: Tso, upto: Tso) -> Windows:
         """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
 
         ConfigError when they begin before what is kept or end behind the archive: nothing is cut to fit.
@@ -218,15 +223,14 @@ class Archive:
                 have_to=end,
             )
         if after >= upto:
-            return []
+            return Windows.of(())
         # What lies before the first of them is not read here; `archive verify` checks the whole chain.
-        manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
-        manifests = [each for each in manifests if each.end > after]
-        if not manifests or manifests[0].start > after or manifests[-1].end < upto:
+        windows = self._linked(after, upto).between(after, upto)
+        if not windows or windows.start > after or windows.end < upto:
             raise BadManifest(
                 f"the windows between {after} and {upto} are not all there", path=layout.WINDOWS, offset=0, reason="gap"
             )
-        return manifests
+        return windows
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Make a window visible: one conditional put decides between writers. ManifestConflict, UnsafeStore."""
@@ -336,66 +340,119 @@ class Archive:
             raise ManifestConflict(why, hint=again, key=base.key)
         return found
 
-    def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
+    def jobs(self, windows: Windows, after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
         found: list[ArchivedJob] = []
-        for manifest in windows:
-            if manifest.ddl is not None:
-                found.extend(read_jobs(self.store, manifest.ddl))
+        for each in windows.ddls():
+            found.extend(read_jobs(self.store, each))
         return sorted(
             (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
         )
 
-    def past_jobs(self, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+    def past_jobs(self, windows: Windows) -> list[ArchivedJob]:
         """DDL binlogs of the windows that were before these and are gone, in commit order.
 
         The range may have moved since the windows were read: what they have themselves is left out.
         """
         kept = self.range()
-        return expired_jobs(self.store, kept, windows[0].start if windows else kept.start)
+        return expired_jobs(self.store, kept, windows.start if windows else kept.start)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _manifest(self, key: str) -> Manifest:
-        if key not in self._manifests:
-            self._manifests[key] = Manifest.from_json(key, self.store.get(key))
-        return self._manifests[key]
+        found = self._manifests.get(key)
+        if found is None:
+            found = Manifest.from_json(key, self.store.get(key))
+            if len(self._manifests) >= _REMEMBERED:
+                self._manifests.clear()
+            self._manifests[key] = found
+        return found
 
-    def _read(self, keys: Sequence[str]) -> list[Manifest]:
+    def read(self, keys: Sequence[str]) -> list[Manifest]:
+        """Manifests by their keys; BadManifest, ObjectNotFound."""
         if len(keys) < 2:
             return [self._manifest(key) for key in keys]
         with ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self._manifest, keys))
 
-    def _window_keys(self) -> list[str]:
-        return [each.key for each in self.store.list(layout.WINDOWS)]
+    def read_named(self, wanted: Sequence[tuple[Tso, str]]) -> list[Manifest]:
+        """Manifests that have these digests; BadManifest."""
+        found = self.read([layout.window_key(start) for start, _ in wanted])
+        for manifest, (_, digest) in zip(found, wanted, strict=True):
+            if manifest.sha256 != digest:
+                raise BadManifest(
+                    f"{manifest.key} has the digest {manifest.sha256}, and what follows it names {digest}",
+                    hint=LISTS_ALL, path=manifest.key, offset=0, reason="chain",
+                )  # fmt: skip
+        return found
 
-    def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+    def _linked(self, since: Tso | None, upto: Tso = MAX_TSO) -> Windows:
         """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
 
-        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
+        Where one is missing the range may have moved above it meanwhile: then they are what is kept by now. Where they
+        do not chain with the index it is left out: the manifests decide.
         """
-        kept = self.range()
+        runs, kept = runs_in(self.store), self.range()
         try:
-            return self._kept(kept, keys, since)
+            return self._kept(kept, runs, since, upto)
         except (BadManifest, ObjectNotFound) as error:
             now = self.range()
             if now.start != kept.start:
-                return self._kept(now, keys, since)
+                return self._kept(now, (), since, upto)
+            if runs:
+                log.warning("index_left_out", why=error.message)
+                return self._kept(now, (), since, upto)
             why = why_gone(self.store, str(error.facts["path"]))[0] if error.facts.get("reason") == "gap" else ""
             error.message += f"; {why}" if why else ""
             raise
 
-    def _kept(self, kept: Range, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
-        keys = [key for key in keys if layout.window_start(key) >= kept.start]
-        starts = [layout.window_start(key) for key in keys]
-        first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
-        manifests = self._read(keys[first:])
-        start, digest = kept.start, kept.window
-        if first and starts[first] != kept.start:
-            start, digest = manifests[0].start, manifests[0].previous
-        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
-        return manifests
+    def _kept(self, kept: Range, runs: Sequence[Run], since: Tso | None, upto: Tso) -> Windows:
+        """The windows, from runs of the index as far as these have them, and from the manifests."""
+        low = kept.start if since is None else max(since, kept.start)
+        at, digest = kept.start, kept.window  # of what the next one hangs on
+        parts: list[Windows] = []
+
+        def add(some: Windows) -> None:
+            nonlocal at, digest
+            if some:
+                parts.append(some)
+                at, digest = some.end, some.digest
+
+        for found in read_runs(self.store, runs, self.cluster_id, self.read_named, since=low, upto=upto):
+            begins = found.beginning(at)
+            run = found if begins is None else found[begins:]
+            if run.start > at and not parts and run.start <= low:
+                at, digest = run.start, run.previous  # what lies before it is not read
+            elif run.start > at:
+                add(self._from_manifests(at, digest, run.start, None if parts else low))
+            if (run.start, run.previous) == (at, digest):
+                add(run)
+            elif run.end > at:
+                log.warning("index_run_left_out", start=int(run.start), end=int(run.end), why="it does not chain")
+        add(self._from_manifests(at, digest, upto, None if parts else low))
+        return joined(parts, kept.window, self.read_named).since(low)
+
+    def _from_manifests(self, at: Tso, digest: str, stop: Tso, low: Tso | None) -> Windows:
+        """Windows from ``at`` on that begin before ``stop``, which hang on ``digest``.
+
+        ``low``: none is known yet, so they are those from the last on that begins at or below it.
+        """
+        listed = (each.key for each in self.store.list(layout.WINDOWS, after=layout.before_window(at)))
+        keys = list(takewhile(lambda key: layout.window_start(key) < stop, listed))
+        first = 0
+        if low is not None:
+            first = max((i for i, key in enumerate(keys) if layout.window_start(key) <= low), default=0)
+        parts: list[Windows] = []
+        for begin in range(first, len(keys), _AT_ONCE):
+            manifests = self.read(keys[begin : begin + _AT_ONCE])
+            if first and not parts:  # what lies before it is not read
+                at, digest = manifests[0].start, manifests[0].previous
+            check_chain(manifests, cluster_id=self.cluster_id, start=at, digest=digest)
+            at, digest = manifests[-1].end, manifests[-1].sha256
+            of = Windows.of(manifests)
+            # Joined, they do not hold on to the manifests.
+            parts.append(joined([of if len(manifests) < _AT_ONCE else of.packed()], digest, self.read_named))
+        return joined(parts, digest, self.read_named)
 
     def _before_range(self, head: Head) -> bool:
         """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""

@@ -248,7 +248,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
     known = require(archive, cluster)
     have = None if known is None else known.checkpoint
     head = archive.head()
-    last = archive.last() if head is not None else next(reversed(archive.listed()), None)
+    last = archive.last() if head is not None else archive.listed().last
     if head is None and have is None and last is not None:
         raise BadManifest(
             f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",

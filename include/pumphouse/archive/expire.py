@@ -18,7 +18,7 @@ from pumphouse.archive.base import BaseBegun
 from pumphouse.archive.ddl import ArchivedJob, read_groups, write_jobs
 from pumphouse.archive.declare import default_who
 from pumphouse.archive.drills import Drill
-from pumphouse.archive.manifest import DdlEntry, Manifest
+from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.proofs import Proof
 from pumphouse.archive.range import OldestBase, put_range
 from pumphouse.archive.retention import Expiry, Hold, Policy, plan_expiry
@@ -36,8 +36,9 @@ from pumphouse.archive.sweep import (
     store_now,
 )
 from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.settings import Settings
 
@@ -289,7 +290,7 @@ def _kept_after(run: _Run, expiry: Expiry) -> Kept:
     """What is kept when the range has moved; its DDL jobs are those of the range before, until they are written."""
     kept, view = run.view.kept, run.view
     after = expiry.after(kept, kept.ddl, who="", at_ms=0)
-    windows = tuple(each for each in view.windows if each.start >= expiry.start)
+    windows = view.windows.between(expiry.start, MAX_TSO)
     later = (each for each in run.archive.every_base() if after.has(each))  # also those that a base of their ts hides
     return Kept(range=after, windows=windows, bases=(*(each for each in expiry.bases if not each.columns), *later))
 
@@ -298,7 +299,7 @@ def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> No
     """Write what the next range needs, and put it; ManifestConflict. ``begun``: the dumps that the plan knew of."""
     archive, view = run.archive, run.view
     # HEAD may name an older window, which goes; and a stored schema from before the range counts no more.
-    archive.write_head(view.windows[-1] if view.windows else None)
+    archive.write_head(view.windows.last)
     stored = newest_schema(archive, expiry.start)
     if stored is not None and stored < expiry.start:
         rebuild(archive, expiry.start, anew=True)
@@ -312,13 +313,13 @@ def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> No
     )
 
 
-def _joined(archive: Archive, known: Sequence[DdlEntry], gone: Sequence[Manifest]) -> tuple[DdlEntry, ...]:
+def _joined(archive: Archive, known: Sequence[DdlEntry], gone: Windows) -> tuple[DdlEntry, ...]:
     """The DDL jobs of windows that go, in an object behind those of earlier ones.
 
     It takes in the objects before it while they have no more jobs than it has: so there are few, and a job is written
     again only into an object at least twice as large.
     """
-    fresh = [each.ddl for each in gone if each.ddl is not None]
+    fresh = [*gone.ddls()]
     left, jobs = list(known), sum(each.jobs for each in fresh)
     if not jobs:
         return tuple(known)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pumphouse.archive.base import Base
-from pumphouse.archive.manifest import DdlEntry, Manifest, PumpEntry
+from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.range import OldestBase, Range
 from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, compose, physical_ms, show
 
@@ -85,7 +86,7 @@ class Expiry:
     base: Base | None
     bases: tuple[Base, ...]
     bases_gone: tuple[Base, ...]
-    windows_gone: tuple[Manifest, ...]
+    windows_gone: Windows
     window: str
     pumps: tuple[PumpEntry, ...]
     held: tuple[Hold, ...]
@@ -127,15 +128,15 @@ def plan_expiry(view: ArchiveView, policy: Policy, holds: Sequence[Hold], now: T
     first, lacking = _whole(view, first)
     # Windows before the first dump are kept, too, while nobody wishes that anything goes.
     start = _start(view, _needed(bases[first:], holds)) if policy.wishes else view.kept.start
-    gone = tuple(each for each in windows if each.end <= start)
+    gone = windows.ended(start)
     return Expiry(
         start=start,
         base=bases[first] if bases else None,
         bases=bases[first:],
         bases_gone=bases[:first],
         windows_gone=gone,
-        window=next((each.previous for each in windows if each.start == start), view.kept.window),
-        pumps=gone[-1].pumps if gone else view.kept.pumps,
+        window=view.kept.window if start == view.kept.start else gone.digest,
+        pumps=view.kept.pumps if (last := gone.last) is None else last.pumps,
         held=(*_holding(view, holds, wished), *lacking),
         why_nothing="" if first or gone else _why_nothing(bases, policy, wished, now),
     )
@@ -198,8 +199,8 @@ def _start(view: ArchiveView, needed: Tso) -> Tso:
         return view.kept.start
     begun = [each.dropping_since for each in view.timeline.ddls(needed, view.end) if each.dropping_since]
     low = min([needed, *begun])
-    starts = [each.start for each in view.windows[: max(1, len(view.windows) - _NEWEST + 1)]]
-    return max((each for each in starts if each <= low), default=view.kept.start)
+    older = view.windows[: max(1, len(view.windows) - _NEWEST + 1)].starts
+    return Tso(int(max(older[older <= low], default=view.kept.start)))
 
 
 def _holding(view: ArchiveView, holds: Sequence[Hold], wished: int) -> list[Hold]:

@@ -26,8 +26,7 @@ class Verified:
 
 def write_verified(archive: Archive, end: Tso) -> None:
     """Note a sound verification up to a window's end; a shorter one than is noted is noted too: it is newer."""
-    newest = next((each for each in archive.listed() if each.end == end), None)
-    digest = archive.genesis().sha256 if newest is None else newest.sha256
+    digest = archive.listed().digest_at(end) or archive.genesis().sha256
     archive.store.put(VERIFIED, dump(KIND, {"end": int(end), "window_sha256": digest}))
 
 

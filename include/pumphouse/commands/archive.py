@@ -29,6 +29,7 @@ from pumphouse.archive.verified import write_verified
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
+from pumphouse.archive.windows import Totals, Windows
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
@@ -49,6 +50,7 @@ from pumphouse.rpc.operator import proof
 from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+_NEWEST_SHOWN = 10
 
 
 def _open(settings: Settings) -> tuple[Archive, Cluster]:
@@ -251,21 +253,24 @@ def _print_dump(report: DumpReport) -> None:
 
 
 @archive.command("ls")
+@click.option(
+    "--windows", "every", is_flag=True, help="List every window. Without it, you see the newest ones and totals."
+)
 @archive_option
 @json_option
 @pass_context
-def ls_command(context: Context, *, as_json: bool) -> None:
+def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
     """Show what the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps.
 
     It needs no cluster: without one, only the checkpoint is not known.
     """
     parts = Parts(context.settings)
     opened, cluster = parts.readable_archive, parts.cluster_if_there
-    genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
+    genesis, lost = opened.genesis(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
-    end = windows[-1].end if windows else genesis.ts
     view, proof = read_view(opened), newest_proof(opened)
-    bases, kept = view.bases, view.kept
+    bases, kept, windows, end = view.bases, view.kept, view.windows, view.end
+    totals = windows.totals()
     if as_json:
         _print_json(
             {
@@ -283,7 +288,8 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "bases": [_base_dict(each) for each in bases],
                 "proof": None if proof is None else proof.summary(),
                 "declared": [each.to_dict() for each in lost],
-                "windows": [_window_dict(each) for each in windows],
+                "totals": {"windows": len(windows), **totals._asdict()},
+                **({"windows": [_window_dict(each) for each in windows]} if every else {}),
             }
         )
         return
@@ -291,7 +297,11 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         click.echo(f"restorable from {show(bases[0].ts)} to {show(end)}")
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
-    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows):,} windows up to {show(end)}")
+    click.echo(
+        f"in them {totals.rows:,} transactions, {totals.changes:,} row changes, {totals.ddls:,} DDL jobs, "
+        f"{totals.segments:,} segments of {decimal(totals.bytes)}"
+    )
     if kept.base is not None:
         click.echo(kept.told())
     for mark in kept.marks:
@@ -307,27 +317,46 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         follows = context.settings.airflow.gc_follows == "load"
         moved = "GC moves it to what the target has" if follows else "the next snapshot moves it"
         click.echo(f"its checkpoint is {show(checkpoint)}; {moved}")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "SIZE", "PUMPS", "NOTES"):
-        table.add_column(heading, overflow="fold")
-    for each in windows:
-        row = _window_dict(each)
-        notes = [f"{len(each.declared)} declared lost"] if each.declared else []
-        notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
-        notes += [f"{len(each.accepted)} accepted by name"] if each.accepted else []
-        notes += ["TiDB skipped binlogs"] if each.binlog_skipped else []
-        notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
-        table.add_row(
-            str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
-            decimal(int(row["bytes"])), str(len(each.pumps)), "; ".join(notes),
-        )  # fmt: skip
-    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
-    console.print(table)
+    _print_windows(windows, every=every)
     for each_lost in lost:
         click.echo(
             f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
             f"to {show(each_lost.to_ts)} by {each_lost.who}: {each_lost.reason}"
         )
+
+
+def _print_windows(windows: Windows, *, every: bool) -> None:
+    shown = windows if every else windows[-_NEWEST_SHOWN:]
+    if len(shown) < len(windows):
+        notes = "; ".join(_notes(windows.totals(), sum(1 for _ in windows.skipped()), sorted(windows.unsynced())))
+        of_all = f"; of all: {notes}" if notes else ""
+        click.echo(f"the newest {len(shown)} windows (--windows lists all){of_all}:")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "SIZE", "PUMPS", "NOTES"):
+        table.add_column(heading, overflow="fold")
+    for each in shown:
+        of = Windows.of([each]).totals()
+        table.add_row(
+            str(int(each.start)), show(each.end), str(of.rows), str(of.changes), str(of.ddls), decimal(of.bytes),
+            str(len(each.pumps)), "; ".join(_notes(of, int(each.binlog_skipped or 0), each.unsynced)),
+        )  # fmt: skip
+    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
+    console.print(table)
+
+
+def _notes(totals: Totals, skipped: int, unsynced: Sequence[str]) -> Iterator[str]:
+    """What is unusual about windows."""
+    for count, what in (
+        (totals.declared, "declared lost"),
+        (totals.duplicates, "duplicates"),
+        (totals.accepted, "accepted by name"),
+    ):
+        if count:
+            yield f"{count} {what}"
+    if skipped:
+        yield "TiDB skipped binlogs"
+    if unsynced:
+        yield f"no fsync: {', '.join(unsynced)}"
 
 
 def _print_bases(bases: Sequence[Base]) -> None:
@@ -381,12 +410,12 @@ def show_command(context: Context, *, which: str) -> None:
         click.echo(opened.store.get(GENESIS), nl=False)
         return
     ts = read_time(context.settings, which)
-    for each in opened.chain():
-        if each.start <= ts < each.end or each.end == ts == opened.end():
-            click.echo(opened.store.get(window_key(each.start)), nl=False)
-            return
+    found, end = opened.windows(ts), opened.end()
+    if found and found.start <= ts <= end:
+        click.echo(opened.store.get(window_key(found.start)), nl=False)
+        return
     raise UsageError(
-        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(opened.end())}"
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(end)}"
     )
 
 

@@ -97,11 +97,12 @@ class S3Store:
         with self._errors(key):
             self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, IfNoneMatch="*")
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted by key (S3 lists in UTF-8 order)."""
+        behind = {"StartAfter": self._prefix + after} if after else {}
         with self._errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._prefix + prefix
+                Bucket=self._bucket, Prefix=self._prefix + prefix, **behind
             )
             for page in pages:
                 for item in page.get("Contents", ()):

@@ -217,7 +217,7 @@ def test_a_file_that_is_missing_or_cut_is_made_again(source: MadeSource, out: Pa
 
 def test_of_two_exports_at_once_one_ends_by_name_and_the_files_are_whole(source: MadeSource, out: Path) -> None:
     since = churned(source)
-    middle = source.archive.chain()[1].end
+    middle = source.archive.windows()[1].end
 
     class Late(FileStore):
         """Another export, to a later moment, is done before this one puts anything."""

@@ -148,7 +148,7 @@ def test_a_transaction_in_parts_is_one_and_counts_as_a_whole(made: MadeSource, m
     large = insert(made, "t", *range(40), name=b"x" * 60)
     insert(made, "t", 100)
     made.cut(pumps=1)
-    assert made.archive.chain()[0].segments[0].rows > 3
+    assert made.archive.windows()[0].segments[0].rows > 3
     assert [(each.commit_ts, each.rows) for each in look(made, "d.t", rows=40)] == [(large, 40)]
 
 
