@@ -18,12 +18,13 @@ from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.codec.payload import PrewriteValueBuilder
-from pumphouse.errors import CorruptionError, GapError, PositionCollected, WindowHeld
+from pumphouse.errors import ConfigError, CorruptionError, GapError, PositionCollected, WindowHeld
 from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
+from pumphouse.runs import copy
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.motoserver import MotoServer
@@ -380,3 +381,37 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     broken = run("archive", "verify", code=1)
     assert broken.exit_code == 1
     assert segment.name in broken.output
+
+
+@pytest.mark.row("A5", "A2")
+def test_a_copy_takes_the_place_of_an_archive_that_is_lost(tmp_path):
+    """It is behind, so the Pumps know more than it has: they still have that, and nothing is missing in the end."""
+    chain = Chain(tmp_path, ArchiveSettings(root=f"file://{tmp_path}/archive"))
+    copied = f"file://{tmp_path}/copy"
+    words = ["--set", f"cluster.url={chain.cluster.url}", "--set", f"archive.root={copied}"]
+    try:
+        chain.init()
+        for pump in (0, 1, 0):
+            chain.write(pump)
+        chain.snapshot()
+        copy.run(chain.settings, copied)
+        chain.write(1)
+        chain.snapshot()
+        shutil.rmtree(tmp_path / "archive")
+        chain.write(0)
+        chain.settings = chain.settings.model_copy(
+            update={"archive": chain.settings.archive.model_copy(update={"root": copied})}
+        )
+        with pytest.raises(ConfigError, match="is a copy of the archive at"):
+            chain.snapshot()
+        assert CliRunner().invoke(cli, [*words, "archive", "promote", "--yes"]).exit_code == 0
+        with pytest.raises(CorruptionError, match="its newest windows are missing"):
+            chain.snapshot()
+        unregistered = CliRunner().invoke(cli, [*words, "consumer", "unregister", "pumphouse-main", "--yes"])
+        assert unregistered.exit_code == 0, unregistered.output
+        chain.snapshot()
+        assert chain.archived() == sorted(chain.commits)
+        assert verify(chain.archive).problems == []
+        assert consumer.checkpoint(chain.cluster, "main") == chain.archive.end()
+    finally:
+        chain.close()

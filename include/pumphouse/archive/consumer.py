@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pumphouse.archive import layout
+from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.document import sha256
 from pumphouse.archive.head import Head
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError, ObjectNotFound
@@ -179,8 +180,9 @@ def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
     A registration without a digest, by an earlier release, is taken up: it gets that of the archive.
 
     Raises:
-        ConfigError: another archive is registered under the id.
+        ConfigError: another archive is registered under the id, or this is a copy.
     """
+    require_no_copy(archive.store)
     genesis, known = archive.genesis(), registered(cluster, archive.archive_id)
     if known is not None and known.genesis_sha256:
         mine = known
@@ -243,8 +245,9 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
 
     Raises:
         BadManifest: the Pumps know the archive further than it goes.
-        ConfigError: they know another archive under this id.
+        ConfigError: they know another archive under this id, or this is a copy.
     """
+    require_no_copy(archive.store)
     known = require(archive, cluster)
     have = None if known is None else known.checkpoint
     head = archive.head()
