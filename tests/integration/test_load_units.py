@@ -62,6 +62,22 @@ def ids(*values: int) -> pa.RecordBatch:
 
 
 @pytest.mark.mysql
+@pytest.mark.row("L1")
+def test_rows_arrive_whole_however_many_packets_they_take(
+    target: tuple[TargetConnection, Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A packet's number is one byte: a server that meets another one than it waits for ends the connection.
+    monkeypatch.setattr("pumphouse.loader.target.PACKET_BYTES", 100)
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id BIGINT PRIMARY KEY)")
+    for bucket, count in enumerate((10, 9_000)):
+        rows = ids(*range(bucket << 20, (bucket << 20) + count))
+        assert apply_unit(connection, claim, head(1, bucket=bucket), [rows])
+    found = connection.query("SELECT COUNT(*), MIN(id), MAX(id), SUM(id >> 20) FROM d.t")
+    assert found == [(9_010, 0, (1 << 20) + 8_999, 9_000)]
+
+
+@pytest.mark.mysql
 @pytest.mark.row("L1", "L4")
 def test_values_of_every_kind_arrive_as_they_are(target: tuple[TargetConnection, Claim]) -> None:
     connection, claim = target

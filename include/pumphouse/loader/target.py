@@ -342,7 +342,7 @@ class TargetConnection:
             for part in data:
                 view = memoryview(part)
                 for at in range(0, len(view), PACKET_BYTES):
-                    connection.write_packet(bytes(view[at : at + PACKET_BYTES]))
+                    self._connection.write_rows(view[at : at + PACKET_BYTES])
             connection.write_packet(b"")
             with self._connection.making_sense():
                 answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
