@@ -3,7 +3,7 @@
 It runs by the setting `airflow.maintenance_cron`, or by hand. How often a base is folded says `airflow.base_days`, and
 where the copy lies `archive.copy_root`; without them none is. What is kept says the section `[retention]`; without
 `keep_bases` and `keep_days` nothing expires. Where anything is wrong with the archive, or a task before it failed,
-nothing is deleted. Each task may be killed and run again.
+nothing is deleted; the copy is made all the same, up to what is damaged. Each task may be killed and run again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import Param, chain, dag, get_current_context, task
+from airflow.sdk import Param, TriggerRule, chain, dag, get_current_context, task
 
 from binlog_airflow import tasks
 from binlog_airflow.retry import default_args, one_sentence
@@ -53,7 +53,7 @@ def binlog_maintenance() -> None:
         """The newest base and the windows behind it become the next one, if airflow.base_days says that it is time."""
         return tasks.fold_base_if_due()
 
-    @task(execution_timeout=timedelta(hours=24))
+    @task(execution_timeout=timedelta(hours=24), trigger_rule=TriggerRule.ALL_DONE)
     @one_sentence
     def copy() -> dict[str, Any]:
         """The copy that archive.copy_root names, if any, gets what it lacks."""
@@ -71,8 +71,11 @@ def binlog_maintenance() -> None:
         """What no document names and no task that runs can name any more."""
         return tasks.delete_orphans()
 
-    # Expiry counts the base, and takes nothing away that the copy lacks.
-    chain(verify(), base(), copy(), expire(), orphans())
+    # The copy holds every object against its digest itself, and ends before what is damaged: it waits for the others,
+    # and not for their success. Expiry needs that of all three; it counts the base, and asks the copy what it has.
+    verified, folded, copied, expired = verify(), base(), copy(), expire()
+    chain(verified, folded, copied, expired, orphans())
+    [verified, folded] >> expired
 
 
 binlog_maintenance()

@@ -286,6 +286,11 @@ class ArchiveSettings(Section):
         description="where `pumphouse archive copy` and the DAG `binlog_maintenance` bring a copy of the archive to: "
         "s3://bucket/prefix, with the endpoint and the keys of the archive, or file:///dir; empty = no copy",
     )
+    copy_late_s: float = Field(
+        172_800.0,
+        gt=0,
+        description="seconds that the end of the copy may lie before the archive's; `pumphouse status` warns above it",
+    )
     archive_id: str = Field(
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
     )

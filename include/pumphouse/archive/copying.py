@@ -1,19 +1,21 @@
 """``archive copy``: brings a second store up to what the archive has (row A5; docs/formats.md, "Copy").
 
 What is copied is what documents name, held against its digest on the way. Order: what a document names, then the
-document; windows one after the other along the chain, then HEAD, then the bases that end there. A copy is begun by
-``copy.json``, and is an archive from its ``genesis.json`` on, which is put behind all that it needs. So a run that is
-killed leaves an archive that ends earlier, and the next run goes on there. Nothing is deleted, nothing that is sound is
-replaced, and two runs at once put the same bytes.
+document; windows one after the other along the chain, then HEAD, then the bases that end there. ``copy.json`` claims
+the place, and the copy is an archive from its ``genesis.json`` on, which is put behind all that it needs. So a run that
+is killed leaves an archive that ends earlier, and the next run goes on there. Nothing is deleted, nothing that is sound
+is replaced, and two runs at once put the same bytes. At its end each run holds what the copy's own documents name
+against a listing of the copy.
 
 The copy keeps a range of its own, that of the archive when the copy was begun: what expires later stays in the copy.
+The archive's marks come into it, and ``copy.json`` has its text, to put it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,10 +24,13 @@ import structlog
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
+from pumphouse.archive.copied import damaged, require_copied
 from pumphouse.archive.copyof import CopyOf, read_copy_of
-from pumphouse.archive.declare import read_declared, read_settled
+from pumphouse.archive.declare import default_who, read_declared, read_settled
 from pumphouse.archive.document import sha256
+from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
+from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.manifest import DdlEntry, Manifest, SegmentEntry, check_link
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import SchemaParts, parts_key
@@ -42,7 +47,8 @@ from pumphouse.errors import (
     ObjectExists,
     ObjectNotFound,
 )
-from pumphouse.model.tso import Tso, show
+from pumphouse.model import strict
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.probe import probe_conditional_puts, refuse_losing
 
@@ -53,9 +59,7 @@ _COPIERS, _IN_MEMORY_BYTES = 8, 16 << 20
 # Their objects are copied side by side, then their manifests one after the other, then HEAD.
 _WINDOWS = 64
 _ELSEWHERE = "give an empty place for a new copy, and keep this one for the moments that it has"
-
-# Whoever was first, or further.
-_OTHERS_MAY_DIFFER = (layout.COPY, layout.HEAD)
+_SHOWN = 5
 
 Tick = Callable[[str, int, int], None]
 Entry = SegmentEntry | DdlEntry
@@ -113,18 +117,21 @@ def copy_archive(
     Args:
         archive: what is copied.
         copy: where to; of the same cluster and name.
-        full: also read back what the copy has, and put again what is damaged or lost there.
+        full: also read back everything that the copy has, and put again what is damaged or lost there.
         dry_run: only say what would be copied.
         tick: called with (what, done, total).
         clock: for tests.
 
     Raises:
-        ConfigError: what lies there is no copy of this archive.
-        BadManifest: the copy goes further, is of another history, or ends before what the archive still has.
-        BadSegment: an object of the archive is damaged or missing; the copy ends before it.
+        ConfigError: what lies there is no copy of this archive, or one of the two places lies in the other.
+        BadManifest: the copy is damaged, goes further, is of another history, or ends before what the archive has.
+        BadSegment: an object of the archive is damaged or missing; the copy ends before it. With ``full``: so is one
+            that the copy alone has.
         UnsafeStore: the place honours no conditional puts, or deletes objects by a rule.
     """
+    require_apart(archive, copy)
     started, done = clock.monotonic(), _Done()
+    first: Tso | None = None
     for turn in range(1, _TRIES + 1):
         seen = archive.range().number
         try:
@@ -133,18 +140,38 @@ def copy_archive(
                 was, start, end, of_start = run.run()
             break
         except BinlogError:
+            first = first or run.was
             # An expiry may have deleted what this run was about to read.
             if turn == _TRIES or archive.range().number == seen:
                 raise
     listed = (layout.window_start(each.key) for each in copy.store.list(layout.WINDOWS))
+    was = first or was
     report = CopyReport(
         url=copy.url, of=archive.url, dry_run=dry_run, was=was, start=start, end=end, of_start=of_start,
         windows=done.windows, bases=done.bases, objects=done.objects, bytes=done.bytes, mended=done.mended,
-        only_here=sum(each < of_start for each in listed), seconds=round(clock.monotonic() - started, 3),
+        only_here=sum(start <= each < of_start for each in listed), seconds=round(clock.monotonic() - started, 3),
     )  # fmt: skip
     if not dry_run:
         log.info("archive_copied", url=copy.url, end=int(end), windows=report.windows, bytes=report.bytes)
     return report
+
+
+def require_apart(archive: Archive, copy: Archive) -> None:
+    """ConfigError where one of the two places is the other, or lies in it: either would take objects for its own."""
+    ours, theirs = (_place(each) for each in (archive, copy))
+    if copy.url == archive.url or ours == theirs:
+        raise ConfigError(f"{copy.url} is the archive itself", hint="give another place for the copy")
+    if ours.startswith(f"{theirs}/") or theirs.startswith(f"{ours}/"):
+        raise ConfigError(
+            f"of {archive.url} and {copy.url} one lies in the other: a copy lies beside its archive",
+            hint="give another bucket, or a prefix that is no part of the archive's",
+        )
+
+
+def _place(archive: Archive) -> str:
+    """Its root, without what a file system may call it besides."""
+    root = archive.url.removesuffix(f"/{archive.cluster_id}")
+    return f"file://{Path(root.removeprefix('file://')).resolve()}" if root.startswith("file://") else root
 
 
 @dataclass(slots=True)
@@ -178,48 +205,126 @@ class _Copying:
         self._pool, self._done, self._tick, self._clock = pool, done, tick, clock
         self._full, self._dry_run = full, dry_run
         self._genesis, self._kept = archive.genesis(), archive.range()
+        self.was: Tso | None = None
 
     def run(self) -> tuple[Tso | None, Tso, Tso, Tso]:
         """Copy; what the copy reached to, where it starts and ends then, and where the archive starts."""
         archive, kept = self._archive, self._kept
-        begun = self._begun()
+        begun = self._claimed().range is not None
         archive.last()  # says so where the newest windows are lost
         # What follows its manifest is listed before the windows, what goes before it after them.
         settled = self._lacking(layout.SETTLED)
         keys = [key for key in self._keys(layout.WINDOWS) if layout.window_start(key) >= kept.start]
         bases = [base for base in archive.every_base() if kept.has(base)]
         self._documents(self._lacking(layout.DECLARED), read_declared)
-        was, start = None, kept.start
+        start = kept.start
         if begun:
+            self._again()
             if self._full:
                 self._mend(keys)
             end, digest = self._joint()
-            was, start = end, self._copy.range().start
+            self.was, start = end, self._copy.range().start
         else:
             end, digest = self._first(keys, bases)
         end, _ = self._windows([key for key in keys if layout.window_start(key) >= end], end, digest, bases)
         self._documents(settled, read_settled)
         self._schema(end)
-        return was, start, end, kept.start
+        if not self._dry_run:
+            last = self._copy.last()
+            if self._copy.head() != Head.of(last or self._genesis):  # a run that was killed has left it behind
+                self._copy.write_head(last)
+            self._marks()
+            self._index()
+            require_copied(self._archive, self._copy)
+            if self._full:
+                self._read_only_here(bases)
+        return self.was, start, end, kept.start
 
     # -- what lies there --------------------------------------------------------------------------------------------
 
-    def _begun(self) -> bool:
-        """Whether the copy is an archive already; it is one that was begun, then."""
-        if self._copy.url == self._archive.url:
-            raise ConfigError(f"{self._copy.url} is the archive itself", hint="give another place for the copy")
-        genesis, of = self._genesis.sha256, read_copy_of(self._to)
-        begun = self._keys(layout.GENESIS, self._to) == [layout.GENESIS]
-        if of is None and begun:
-            raise ConfigError(f"the archive at {self._copy.url} is no copy: nothing is written to it", hint=_ELSEWHERE)
-        if of is not None and of.genesis_sha256 != genesis:
-            raise ConfigError(f"{self._copy.url} is a copy of another archive, that of {of.url}", hint=_ELSEWHERE)
-        if of is None and not self._dry_run:
-            refuse_losing(self._to)
+    def _claimed(self) -> CopyOf:
+        """``copy.json``, which is this archive's: put by whoever is first, and nothing before it."""
+        self._refuse_losing()
+        mine = CopyOf(
+            cluster_id=self._archive.cluster_id, genesis_sha256=self._genesis.sha256, url=self._archive.url, range=None
+        )
+        try:
+            found = read_copy_of(self._to)
+        except BadManifest as error:
+            found = self._claimed_again(mine, error)
+        if found is None:
+            if any(not each.key.startswith("probe/") for each in self._to.list("")):
+                raise ConfigError(
+                    f"the archive at {self._copy.url} is no copy: nothing is written to it (there is no copy.json)",
+                    hint=_ELSEWHERE,
+                )
+            if self._dry_run:
+                return mine
             probe_conditional_puts(self._to, "")
-            made = CopyOf(cluster_id=self._archive.cluster_id, genesis_sha256=genesis, url=self._archive.url)
-            self._put(layout.COPY, made.to_json())
-        return begun
+            try:
+                self._to.put_if_absent(layout.COPY, mine.to_json())
+                self._count(len(mine.to_json()), mended=False)
+            except ObjectExists:
+                log.info("copy_begun_by_another", url=self._copy.url)
+            found = read_copy_of(self._to) or mine
+        if found.genesis_sha256 != self._genesis.sha256:
+            raise ConfigError(f"{self._copy.url} is a copy of another archive, that of {found.url}", hint=_ELSEWHERE)
+        return found
+
+    def _refuse_losing(self) -> None:
+        if not self._dry_run:
+            refuse_losing(self._to)
+
+    def _claimed_again(self, mine: CopyOf, error: BadManifest) -> CopyOf:
+        """In the place of one that is damaged, where ``genesis.json`` proves that the copy is this archive's."""
+        try:
+            ours = sha256(self._to.get(layout.GENESIS)) == self._genesis.sha256
+        except ObjectNotFound:
+            ours = False
+        if not ours:
+            error.hint = f"nothing there says of which archive it is a copy: {_ELSEWHERE}"
+            raise error
+        if not self._full:
+            raise damaged(self._copy, error) from error
+        newest = max(self._keys(layout.RANGE, self._to), default="")
+        text = "" if not newest else self._to.get(newest).decode(errors="replace")
+        if newest:
+            self._range(newest, text.encode())
+        made = replace(mine, range=text)
+        if not self._dry_run:
+            self._to.put(layout.COPY, made.to_json())
+        self._count(len(made.to_json()), mended=True)
+        return made
+
+    def _again(self) -> None:
+        """``genesis.json`` and the range of a copy that was begun, where they are lost: both are in other objects."""
+        if not self._keys(layout.GENESIS, self._to):
+            self._documents([layout.GENESIS], self._same_genesis, known=True)
+        of = read_copy_of(self._to)
+        said = "" if of is None else of.range or ""
+        key = layout.range_key(strict.integer(strict.loads(said.encode())["number"])) if said else ""
+        newest = max(self._keys(layout.RANGE, self._to), default="")
+        if newest > key:  # a run was killed between the two
+            self._note_range(self._to.get(newest), newest)
+        elif said:
+            there = self._to.get(newest) if newest == key else None
+            if there == said.encode():
+                return
+            self._range(key, said.encode())
+            if there is not None and not self._full:
+                self._range(key, there)
+                raise self._another(key)
+            if not self._dry_run:
+                self._to.put(key, said.encode())
+            self._count(len(said.encode()), mended=True)
+
+    def _note_range(self, data: bytes, key: str = "") -> None:
+        """Let ``copy.json`` have the range of the copy; ``data``: of its document, b'' = everything from genesis on."""
+        if key:
+            self._range(key, data)
+        of = read_copy_of(self._to)
+        if of is not None and not self._dry_run:
+            self._to.put(layout.COPY, replace(of, range=data.decode()).to_json())
 
     def _joint(self) -> tuple[Tso, str]:
         """Where the copy ends, and the digest that the next window hangs on; BadManifest where that is not ours."""
@@ -227,9 +332,7 @@ class _Copying:
         try:
             last, own = self._copy.last(), self._copy.range()
         except BadManifest as error:
-            error.message = f"the copy at {self._copy.url} is damaged: {error.message}"
-            error.hint = "pumphouse archive copy --full puts again what is damaged there"
-            raise
+            raise damaged(self._copy, error) from error
         end, digest = (own.start, own.window) if last is None else (last.end, last.sha256)
         if end < kept.start:
             raise BadManifest(
@@ -268,12 +371,17 @@ class _Copying:
         genesis, kept = self._genesis, self._kept
         self._objects("genesis", [*self._of_genesis(), *kept.ddl])
         self._documents(self._lacking(layout.GENESIS_COPIES), _by_name)
+        # What the first moment needs: the base, the windows up to it, and one window at least, by which the end shows.
         upto = genesis.ts if kept.base is None else kept.base.ts
-        keys = [key for key in keys if layout.window_start(key) < upto]
-        end, digest = self._windows(keys, kept.start, kept.window, bases) if keys else (kept.start, kept.window)
-        if kept.number:
-            self._documents([kept.key], self._range)
+        first = [key for key in keys if layout.window_start(key) < upto] or ([] if kept.base is None else keys[:1])
+        end, digest = self._windows(first, kept.start, kept.window, bases)
         self._put(layout.HEAD, Head.of(genesis).to_json())
+        of = None if self._dry_run else read_copy_of(self._to)
+        if of is not None and of.range is None:  # else another run has begun it meanwhile
+            data = self._from.get(kept.key) if kept.number else b""
+            if kept.number:
+                self._documents([kept.key], self._range)
+            self._note_range(data)
         self._documents([layout.GENESIS], self._same_genesis)
         return end, digest
 
@@ -301,7 +409,7 @@ class _Copying:
         there = {each.key: each.size for each in self._to.list(layout.BASE)} if bases else {}
         for base in bases:
             known = base.key in there
-            if known and not self._full:
+            if known and (not self._full or self._has_another(base)):
                 continue
             segments = [each for table in base.tables for each in table.segments]
             lacking = segments if self._full else [each for each in segments if there.get(each.key) != each.bytes]
@@ -312,23 +420,100 @@ class _Copying:
             there |= {each.key: each.bytes for each in segments}
             self._done.bases += not known
 
+    def _has_another(self, base: Base) -> bool:
+        """Whether the copy has a sound base of its own there: the archive has folded that moment again since."""
+        try:
+            data = self._to.get(base.key)
+            found = Base.from_json(base.key, data, cluster_id=self._copy.cluster_id, genesis=self._genesis.sha256)
+        except (ObjectNotFound, CorruptionError):
+            return False
+        return found.sha256 != base.sha256
+
     def _schema(self, end: Tso) -> None:
-        """The newest stored schema: it is derived, and a copy without it reads on, only more slowly."""
+        """The newest stored schema: it is derived, and a copy without it reads on, only more slowly.
+
+        One that the copy has stays, whatever the archive has made of its windows since.
+        """
         try:
             ts = newest_schema(self._archive, end)
-            if ts is None:
+            if ts is None or parts_key(ts) in self._keys(layout.SCHEMA, self._to):
                 return
             found = SchemaParts.from_json(parts_key(ts), self._from.get(parts_key(ts)))
             files = [file for part in found.parts for file in part.files]
             self._objects("schema", [DdlEntry(key=f.key, sha256=f.sha256, bytes=f.bytes, jobs=0) for f in files])
             self._documents([parts_key(ts)], SchemaParts.from_json)
-        except (ObjectNotFound, CorruptionError) as error:
+        except BinlogError as error:
             log.warning("schema_not_copied", why=error.message)
+
+    def _index(self) -> None:
+        """The copy's own index of its windows: with it they are held against a listing without being read."""
+        try:
+            while extend_index(self._copy) is not None:
+                pass
+        except BinlogError as error:  # nothing depends on it
+            log.warning("index_not_extended", why=error.message)
+
+    def _marks(self) -> None:
+        """What is marked in the archive is marked in the copy: it may have to take the archive's place."""
+        own = self._copy.range()
+        if own.marks == self._kept.marks:
+            return
+        moved = own.next(who=default_who(), at_ms=int(self._clock.now() * 1000), marks=self._kept.marks)
+        data = moved.to_json()
+        try:
+            self._to.put_if_absent(moved.key, data)
+        except ObjectExists:  # another run does the same
+            return
+        self._count(len(data), mended=False)
+        self._note_range(data)
+
+    def _read_only_here(self, bases: Sequence[Base]) -> None:
+        """Read what the copy has and the archive has let go of; BadSegment and BadManifest name what is lost."""
+        own, ours, bad = self._copy.range(), {base.sha256 for base in bases}, list[str]()
+        keys = [
+            key
+            for key in self._keys(layout.WINDOWS, self._to)
+            if own.start <= layout.window_start(key) < self._kept.start
+        ]
+        end, digest = own.start, own.window
+        entries: list[Entry] = [each for each in own.ddl if each not in self._kept.ddl]
+        for base in self._copy.bases(MAX_TSO):
+            if base.sha256 not in ours:
+                entries += [each for table in base.tables for each in table.segments]
+                if base.objects:
+                    _of_base(base, base.objects_key, self._to.get(base.objects_key))
+        genesis_gone = self._kept.base is not None and self._kept.base.begun != self._genesis.ts
+        if genesis_gone and (own.base is None or own.base.begun == self._genesis.ts):
+            entries += [each for table in self._genesis.base or () for each in table.segments]
+        for at in range(0, len(keys) or 1, _WINDOWS):
+            for data, key in zip(self._pool.map(self._to.get, some := keys[at : at + _WINDOWS]), some, strict=True):
+                manifest = Manifest.from_json(key, data)
+                check_link(manifest, cluster_id=self._copy.cluster_id, end=end, digest=digest)
+                end, digest = manifest.end, manifest.sha256
+                entries += _named(manifest)
+            bad += [why for why in self._pool.map(self._why_bad, entries) if why]
+            entries = []
+            self._tick("read what only the copy has", at + len(some), len(keys))
+        if bad:
+            more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+            raise BadSegment(
+                f"of what the copy at {self._copy.url} alone has {len(bad)} objects are damaged or lost: "
+                f"{'; '.join(bad[:_SHOWN])}{more}",
+                hint="the archive has let go of them: only another copy, or a version that the store has kept, can "
+                "bring them back",
+                path=bad[0].split()[0], offset=0, reason="sha256",
+            )  # fmt: skip
+
+    def _why_bad(self, entry: Entry) -> str:
+        try:
+            with fetched(self._to, entry, in_memory=_IN_MEMORY_BYTES):
+                return ""
+        except BadSegment as error:
+            return error.message
 
     def _mend(self, keys: Sequence[str]) -> None:
         """Hold what the copy should have against the archive, from what readers need first."""
         self._documents([layout.GENESIS], self._same_genesis, known=True)
-        self._documents(self._keys(layout.RANGE, self._to)[-1:], self._range, known=True)
         try:
             head = self._copy.head()
         except BadManifest:
@@ -346,8 +531,17 @@ class _Copying:
             self._documents([manifest.key for manifest, _ in some], Manifest.from_json, known=True)
             self._tick("read back", at + len(some), len(there))
         if head is None and not self._dry_run:
-            self._to.put(layout.HEAD, Head.of(self._genesis).to_json())
-            self._copy.write_head(self._copy.last())
+            self._to.put(layout.HEAD, Head.of(self._newest_there(own)).to_json())
+
+    def _newest_there(self, own: Range) -> Genesis | Manifest:
+        """The end of the chain in the copy, where HEAD does not say it."""
+        end, digest, last = own.start, own.window, None
+        for key in self._keys(layout.WINDOWS, self._to):
+            if layout.window_start(key) >= own.start:
+                last = Manifest.from_json(key, self._to.get(key))
+                check_link(last, cluster_id=self._copy.cluster_id, end=end, digest=digest)
+                end, digest = last.end, last.sha256
+        return last or self._genesis
 
     # -- objects ----------------------------------------------------------------------------------------------------
 
@@ -397,22 +591,34 @@ class _Copying:
             found = None
         if found == data:
             return None, False
-        if found is not None and _is_sound(check, key, found):
+        if found is None:
+            self._put_absent(key, data)
+            return len(data), known
+        # One document of each name: what parses there is somebody's, whatever it says.
+        if _is_sound(_sound_genesis if key == layout.GENESIS else check, key, found):
             raise self._another(key)
+        if not self._full:
+            why = f"{key} is damaged"
+            raise damaged(self._copy, BadManifest(why, path=key, offset=0, reason="sha256"))
         if not self._dry_run:
             self._to.put(key, data)
-        return len(data), known or found is not None
+        return len(data), True
 
     def _put(self, key: str, data: bytes) -> None:
-        """Put a document once; ManifestConflict where another one is there."""
-        if not self._dry_run:
-            try:
-                self._to.put_if_absent(key, data)
-            except ObjectExists:
-                if key not in _OTHERS_MAY_DIFFER and self._to.get(key) != data:
-                    raise self._another(key) from None
-                return
-        self._count(len(data), mended=False)
+        """Put a document once; ManifestConflict where another one is there. HEAD may be further."""
+        if self._put_absent(key, data):
+            self._count(len(data), mended=False)
+
+    def _put_absent(self, key: str, data: bytes) -> bool:
+        if self._dry_run:
+            return True
+        try:
+            self._to.put_if_absent(key, data)
+        except ObjectExists:
+            if key != layout.HEAD and self._to.get(key) != data:
+                raise self._another(key) from None
+            return False
+        return True
 
     def _another(self, key: str) -> ManifestConflict:
         return ManifestConflict(f"{self._copy.url}/{key} is not the archive's", hint=_ELSEWHERE, key=key)
@@ -457,6 +663,10 @@ class _Copying:
 
 def _named(manifest: Manifest) -> list[Entry]:
     return [*manifest.segments, *([] if manifest.ddl is None else [manifest.ddl])]
+
+
+def _sound_genesis(key: str, data: bytes) -> Genesis:
+    return Genesis.from_json(key, data)
 
 
 def _is_sound(check: Check, key: str, data: bytes) -> bool:

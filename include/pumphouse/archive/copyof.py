@@ -6,7 +6,7 @@ a snapshot into a copy would split the history in two, and its checkpoint would 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pumphouse.archive.document import dump, parse
@@ -20,15 +20,24 @@ KIND = "copy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOf:
-    """Which archive it is a copy of. ``url``: where that lay when the copy was begun, without secrets."""
+    """Which archive it is a copy of.
+
+    Args:
+        cluster_id: of both.
+        genesis_sha256: digest of the archive's ``genesis.json``.
+        url: where the archive lay when the copy was begun, without secrets.
+        range: the newest range document of the copy, to put it back; '' = the copy has everything from genesis on.
+            None = the copy is not begun: it lacks what its first moment needs, and ``genesis.json``.
+    """
 
     cluster_id: int
     genesis_sha256: str
     url: str
+    range: str | None
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(KIND, {"cluster_id": self.cluster_id, "genesis_sha256": self.genesis_sha256, "url": self.url})
+        return dump(KIND, asdict(self))
 
 
 def read_copy_of(store: ObjectStore) -> CopyOf | None:
@@ -39,6 +48,7 @@ def read_copy_of(store: ObjectStore) -> CopyOf | None:
             cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
             genesis_sha256=strict.text(value["genesis_sha256"]),
             url=strict.text(value["url"]),
+            range=None if value["range"] is None else strict.text(value["range"]),
         )
 
     try:

@@ -7,17 +7,20 @@ import json
 import click
 from rich.filesize import decimal
 
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
 from pumphouse.archive.copying import CopyReport
 from pumphouse.archive.copyof import read_copy_of
 from pumphouse.archive.layout import COPY
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import with_times
-from pumphouse.errors import UsageError
+from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
 from pumphouse.runs import copy as runs
+from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
@@ -25,7 +28,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 @click.command("copy")
 @click.argument("root", metavar="[URL]", required=False, default="")
 @click.option(
-    "--full", is_flag=True, help="Also read back what the copy has, and put again what is damaged or lost there."
+    "--full",
+    is_flag=True,
+    help="Also read back everything that the copy has, and put again what is damaged or lost there.",
 )
 @click.option("--dry-run", is_flag=True, help="Show how far the copy is behind, and copy nothing.")
 @archive_option
@@ -65,23 +70,50 @@ def _print(report: CopyReport) -> None:
 
 
 @click.command("promote")
+@click.option("--archive-is-lost", is_flag=True, help="Also while the archive before still answers.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @archive_option
 @pass_context
-def promote_command(context: Context, *, yes: bool) -> None:
+def promote_command(context: Context, *, archive_is_lost: bool, yes: bool) -> None:
     """Make a copy the archive, because the archive that it is a copy of is lost.
 
-    From then on snapshots extend it, and `archive copy` writes to it no more. docs/disaster.md has the whole recipe.
+    The cluster knows the archive at this place from then on: snapshots and GC with the place before are refused. It
+    also is the way to tell the cluster that the archive was moved. docs/disaster.md has the whole recipe.
     """
     with Parts(context.settings) as parts:
-        archive = parts.readable_archive
-        of = read_copy_of(archive.store)
-        if of is None:
-            raise UsageError(f"{archive.url} is no copy: it is an archive of its own", hint="pumphouse archive ls")
+        archive, cluster = parts.archive_there, parts.cluster
+        of, known = read_copy_of(archive.store), consumer.registered(cluster, archive.archive_id)
+        root = known.root if known is not None else ""
+        if of is None and root in ("", archive.url):
+            click.echo(f"{archive.url} is no copy: it is the archive")
+            return
+        if not archive_is_lost:
+            for url in {each for each in (root, "" if of is None else of.url) if each not in ("", archive.url)}:
+                _require_lost(context.settings, url, archive)
+        end = archive.end()
+        lacks = known is not None and known.checkpoint > end
+        behind = f", and the Pumps know the archive up to {show(known.checkpoint)}" if known and lacks else ""
         confirm(
-            f"{archive.url} ends at {show(archive.end())}. It becomes an archive of its own; the one at {of.url} must "
-            "never be extended again.",
+            f"{archive.url} ends at {show(end)}{behind}. It becomes the archive in the place of {root or 'none'}.",
             yes=yes,
         )
+        # The registration first: from there on nothing extends the place before, and nothing is freed for its sake.
+        consumer.promote(archive, cluster, known)
         archive.store.delete(COPY)
-    click.echo(f"{archive.url} is no copy any more")
+    click.echo(f"{archive.url} is the archive, and ends at {show(end)}{behind}")
+
+
+def _require_lost(settings: Settings, url: str, archive: Archive) -> None:
+    """ConfigError where the archive still answers at the place before."""
+    root = url.removesuffix(f"/{archive.cluster_id}")
+    try:
+        there = Archive.open(settings.archive.model_copy(update={"root": root}), archive.cluster_id)
+        alive = there.genesis().sha256 == archive.genesis().sha256
+    except BinlogError:
+        return
+    if alive:
+        raise ConfigError(
+            f"the archive at {url} still answers: it may go further than {archive.url}",
+            hint="bring the copy up to date with pumphouse archive copy; then, for the place before never to be used "
+            "again, --archive-is-lost",
+        )

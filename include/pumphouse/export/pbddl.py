@@ -31,7 +31,7 @@ _REFUSED = frozenset(
 
 
 # What becomes of one of its tables says nothing of the others.
-_EACH = frozenset({Effect.DROP, Effect.CREATE_EACH, Effect.RENAME_EACH})
+_EACH = frozenset({Effect.DROP, Effect.DROP_DATABASE, Effect.CREATE_EACH, Effect.RENAME_EACH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,13 @@ def _wanted(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> tuple[Ch
 
 def _texts(event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], *, some: bool) -> Iterator[bytes]:
     """``some``: some tables are exported, and not all."""
+    if event.facts.effect is Effect.DROP_DATABASE and wanted != event.changes:
+        # The database stays: it has tables that nobody wants to have dropped.
+        for each in wanted:
+            kind = "VIEW" if each.known.table.is_view else "SEQUENCE" if each.known.table.is_sequence else "TABLE"
+            db, name = each.known.name
+            yield _in(db, f"DROP {kind} IF EXISTS {quote(db)}.{quote(name)}".encode())
+        return
     query = queries.get(event.commit_ts) or event.job.query.encode()
     apart = event.facts.effect is Effect.CREATE_EACH or wanted != event.changes
     # TiDB makes a job for each table that a statement drops, with the whole text; a comma in a name does no harm.

@@ -25,7 +25,7 @@ def run(
     Args:
         settings: all of them.
         root: where to; '' = as ``archive.copy_root`` says.
-        full: also read back what the copy has, and mend it.
+        full: also read back everything that the copy has, and mend it.
         dry_run: only say what would be copied.
         tick: called with (what, done, total).
 
@@ -42,8 +42,13 @@ def run(
     with Parts(settings) as parts:
         archive = parts.readable_archive
         archive.genesis()  # says what to do where there is none
-        there = settings.archive.model_copy(update={"root": place})
-        return copy_archive(archive, Archive.open(there, archive.cluster_id), full=full, dry_run=dry_run, tick=tick)
+        return copy_archive(archive, copy_at(settings, place, archive), full=full, dry_run=dry_run, tick=tick)
+
+
+def copy_at(settings: Settings, root: str, archive: Archive) -> Archive:
+    """The copy of an archive under another root, with the endpoint and the keys of the settings."""
+    there = settings.archive.model_copy(update={"root": root})
+    return Archive.open(there, archive.cluster_id)
 
 
 def told(report: CopyReport) -> dict[str, Any]:

@@ -11,15 +11,21 @@ import pytest
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.copied import held_by_copy
 from pumphouse.archive.copying import CopyReport, copy_archive
+from pumphouse.archive.copyof import CopyOf, read_copy_of
 from pumphouse.archive.expire import expire
 from pumphouse.archive.layout import COPY
+from pumphouse.archive.marks import mark, unmark
+from pumphouse.archive.range import Range
 from pumphouse.archive.retention import Policy
+from pumphouse.archive.schema_store import rebuild
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
-from pumphouse.errors import BadManifest, BadSegment, ConfigError, ManifestConflict
+from pumphouse.errors import BadManifest, BadSegment, ConfigError, ManifestConflict, UnsafeStore
 from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import Tso
+from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ArchiveSettings, LoadSettings, Settings
 from tests.support import formats
@@ -274,9 +280,9 @@ def test_full_puts_again_what_is_damaged_or_lost_in_the_copy(archive: Archive, t
     run(archive, there)
     prefix = f"{archive.cluster_id}/"
     whole = dict(there.objects)
-    names = [key for key in whole if not key.endswith(COPY) and "/schema/" not in key]
+    names = [key for key in whole if "/schema/" not in key]
     for number, key in enumerate(names):
-        if number % 2:
+        if number % 2 and not key.endswith(COPY):
             del there.objects[key]
         else:
             there.objects[key] = whole[key][: len(whole[key]) // 2] + b"?" + whole[key][len(whole[key]) // 2 + 1 :]
@@ -311,9 +317,7 @@ def test_another_archive_is_never_written_to(archive: Archive, there: MemoryStor
         run(archive, there)
 
 
-def _copy_of(store: MemoryStore, archive: Archive):  # type: ignore[no-untyped-def]
-    from pumphouse.archive.copyof import read_copy_of
-
+def _copy_of(store: MemoryStore, archive: Archive) -> CopyOf:
     found = read_copy_of(at(store, archive).store)
     assert found is not None
     return found
@@ -368,3 +372,207 @@ def test_a_window_that_somebody_else_put_there_is_not_replaced(archive: Archive,
     there.objects[f"{archive.cluster_id}/{third.key}"] = dataclasses.replace(third, fence=Tso(1)).to_json()
     with pytest.raises(ManifestConflict, match=third.key):
         run(archive, there)
+
+
+def names_of(store: MemoryStore, archive: Archive, *prefixes: str) -> list[str]:
+    return [key for key in store.objects if key.startswith(tuple(f"{archive.cluster_id}/{each}" for each in prefixes))]
+
+
+@pytest.fixture(scope="module")
+def folded_early(tmp_path_factory: pytest.TempPathFactory) -> Aged:
+    """A base that was folded at a window's end, and windows behind it."""
+    found = aged(tmp_path_factory.mktemp("early"), rounds=1)
+    source = found.source
+    for number in range(3):
+        with source.txn() as txn:
+            txn.insert("new0", id=900 + number)
+        source.cut()
+        if not number:
+            fold_base(source.archive, LoadSettings(), source.settings, source.archive.end())
+    return found
+
+
+def test_a_copy_that_begins_with_a_folded_base_has_it_whenever_the_copying_ends(folded_early: Aged) -> None:
+    archive = folded_early.in_memory()[1]
+    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    kept, begun = archive.range(), 0
+    assert kept.base is not None
+    assert kept.start == kept.base.ts
+    for write in range(len(writes(archive))):
+        there = killed_at(archive, write)
+        copy = at(there, archive)
+        if copy.begun():
+            begun += 1
+            assert [each.what for each in verify(copy, deep=False).problems] == []
+            assert read_view(copy).base_for(copy.end()) is not None
+        run(archive, there)
+        require_equal(archive, there)
+    assert begun > 3
+
+
+@pytest.mark.parametrize("prefix", ["segments/", "base/", "windows/", "ddl/expired/", "range/"])
+def test_each_run_sees_what_the_copy_has_lost_also_what_the_archive_let_go_of(
+    archive: Archive, there: MemoryStore, prefix: str
+) -> None:
+    first = archive.windows()[4]
+    if prefix in ("ddl/expired/", "range/"):
+        expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+    run(archive, there)
+    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    whole = dict(there.objects)
+    gone = set(whole) - set(_of(archive).objects)
+    candidates = [key for key in names_of(there, archive, prefix) if key in gone or prefix == "range/"]
+    key = min(each for each in candidates if not each.endswith("objects"))
+    del there.objects[key]
+    if prefix == "range/":  # the copy has its text
+        assert run(archive, there).mended == 1
+        assert there.objects == whole
+        return
+    for full in (False, True):
+        with pytest.raises((BadManifest, BadSegment), match="is damaged|are damaged or lost"):
+            run(archive, there, full=full)
+    if not prefix.startswith("windows"):
+        there.objects = whole | {key: whole[key][:-1] + bytes([whole[key][-1] ^ 1])}
+        with pytest.raises((BadSegment, BadManifest), match="damaged"):
+            run(archive, there, full=True)
+    assert first
+
+
+def test_a_rule_that_deletes_is_seen_in_every_run(archive: Archive, there: MemoryStore) -> None:
+    run(archive, there)
+    there.rules = ("a rule deletes after 30 days",)
+    with pytest.raises(UnsafeStore, match="30 days"):
+        run(archive, there)
+
+
+def test_expiry_keeps_what_the_copy_lacks(archive: Archive, there: MemoryStore, made: Aged) -> None:
+    copy, policy = at(there, archive), Policy(bases=1)
+
+    def expired() -> Range:
+        held = held_by_copy(archive, copy, "archive.copy_root")
+        expire(archive, Settings(), policy, held, now=archive.end(), who="me")
+        return archive.range()
+
+    assert expired().number == 0, "there is none"
+
+    def ends(verb: str, key: str) -> None:
+        if verb == "put_if_absent" and key == f"{archive.cluster_id}/{layout.GENESIS}":
+            raise Killed
+
+    there.after = ends
+    with pytest.raises(Killed):
+        run(archive, there)
+    there.after = lambda verb, key: None
+    assert expired().start <= copy.end(), "as far as it has come"
+    assert run(archive, there).end == archive.end()
+    lost = next(key for key in names_of(there, archive, "segments/"))
+    data = there.objects.pop(lost)
+    before = archive.range()
+    assert expired() == before, "it is damaged"
+    there.objects[lost] = data
+    after = expired()
+    assert after.number == before.number + 1
+    assert after.base is not None
+    assert after.base.ts == archive.every_base()[-1].ts
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_genesis_of_a_copy_comes_back_and_what_it_has_stays_in_sight(
+    archive: Archive, there: MemoryStore, made: Aged, full: bool
+) -> None:
+    run(archive, there)
+    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    run(archive, there)
+    whole = dict(there.objects)
+    del there.objects[f"{archive.cluster_id}/genesis.json"]
+    report = run(archive, there, full=full)
+    assert report.was == archive.end()
+    assert report.mended == 1
+    assert there.objects == whole
+    require_restorable(at(there, archive), moments(made, archive.end()))
+
+
+def test_a_copy_json_that_is_damaged_is_made_again_and_one_that_is_lost_is_refused(
+    archive: Archive, there: MemoryStore
+) -> None:
+    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+    run(archive, there)
+    whole, key = dict(there.objects), f"{archive.cluster_id}/{COPY}"
+    there.objects[key] = whole[key][:-5]
+    with pytest.raises(BadManifest, match="is damaged") as caught:
+        run(archive, there)
+    assert "--full" in caught.value.hint
+    assert run(archive, there, full=True).mended == 1
+    assert there.objects == whole
+    del there.objects[key]
+    before = dict(there.objects)
+    for full in (False, True):
+        with pytest.raises(ConfigError, match=r"no copy\.json"):
+            run(archive, there, full=full)
+    del there.objects[f"{archive.cluster_id}/genesis.json"]
+    before.pop(f"{archive.cluster_id}/genesis.json")
+    with pytest.raises(ConfigError, match=r"no copy\.json"):
+        run(archive, there)
+    assert there.objects == before
+
+
+def test_marks_come_into_the_copy_and_its_range_stays_its_own(archive: Archive, there: MemoryStore) -> None:
+    run(archive, there)
+    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+    base = archive.range().base
+    assert base is not None
+    mark(at(_of(archive), archive), base.ts, "audit", who="me")
+    run(archive, there)
+    copied = at(there, archive).range()
+    assert [each.reason for each in copied.marks] == ["audit"]
+    assert (copied.start, copied.base) == (archive.genesis().ts, None)
+    assert verify(at(there, archive)).problems == []
+    unmark(at(_of(archive), archive), base.ts)
+    run(archive, there)
+    assert at(there, archive).range().marks == ()
+    newest = max(names_of(there, archive, "range/"))
+    data = there.objects.pop(newest)
+    run(archive, there)
+    assert there.objects[newest] == data
+
+
+def test_two_archives_that_begin_in_one_place_do_not_mix(archive: Archive, there: MemoryStore) -> None:
+    prefix = f"{archive.cluster_id}/"
+    other = CopyOf(cluster_id=archive.cluster_id, genesis_sha256="0" * 64, url="memory://other", range=None).to_json()
+
+    def first(verb: str, key: str) -> None:
+        if verb == "put_if_absent" and key == prefix + COPY:
+            there.objects.setdefault(key, other)
+
+    there.before = first
+    with pytest.raises(ConfigError, match="a copy of another archive"):
+        run(archive, there)
+    assert there.objects == {prefix + COPY: other}
+
+
+@pytest.mark.parametrize("inner", ["copy", "77/windows", "77/segments"])
+def test_no_copy_lies_in_its_archive_and_no_archive_in_its_copy(archive: Archive, tmp_path: Path, inner: str) -> None:
+    of = Archive.open(ArchiveSettings(root=f"file://{tmp_path}/there"), archive.cluster_id)
+    for key, data in _of(archive).objects.items():
+        open_store(ArchiveSettings(root=f"file://{tmp_path}/there")).put(key, data)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    before = [each.key for each in of.store.list("")]
+    for root in (f"file://{tmp_path}/there/{inner}", f"file://{tmp_path}/link/{inner}"):
+        inside = Archive.open(ArchiveSettings(root=root), archive.cluster_id)
+        for one, two in ((of, inside), (inside, of)):
+            with pytest.raises(ConfigError, match="lies in the other"):
+                copy_archive(one, two)
+    assert [each.key for each in of.store.list("")] == before
+
+
+def test_a_stored_schema_that_was_made_anew_stops_no_copy(archive: Archive, there: MemoryStore) -> None:
+    found = at(_of(archive), archive)
+    rebuild(found)
+    run(archive, there)
+    for key in names_of(_of(archive), archive, "schema/"):
+        del _of(archive).objects[key]
+    rebuild(found)
+    with_its_own = dict(there.objects)
+    for full in (False, True):
+        run(archive, there, full=full)
+    assert there.objects == with_its_own
