@@ -30,7 +30,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 @click.option(
     "--full",
     is_flag=True,
-    help="Also read back everything that the copy has, and put again what is damaged or lost there.",
+    help="Also read back all that the copy has, and put again what is damaged or lost there.",
 )
 @click.option("--dry-run", is_flag=True, help="Show how far the copy is behind, and copy nothing.")
 @archive_option

@@ -87,7 +87,8 @@ class ArchiveStatus:
     before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
-    ``copy`` None: the settings name none. ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
+    ``copy`` None: the settings name none.
+    ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
     """
 
     url: str
