@@ -103,8 +103,8 @@ def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> N
     state, tasks, said = world.run(PUMPHOUSE_RETENTION__KEEP_BASES="1")
     assert state == "failed"
     assert [facts["key"] for event, facts in said if event == "archive_problem"] == [segment.key]
-    later = ("base", "copy", "expire", "orphans")
-    assert tasks == {"verify": "failed", **dict.fromkeys(later, "upstream_failed")}
+    later = ("base", "expire", "orphans")
+    assert tasks == {"verify": "failed", "copy": "success", **dict.fromkeys(later, "upstream_failed")}
     assert {each.key for each in world.archive.store.list("")} == before
 
 
@@ -135,3 +135,29 @@ def test_a_base_is_folded_when_it_is_time_and_copied_before_anything_expires(wor
     state, tasks, _ = world.run(**some, PUMPHOUSE_AIRFLOW__BASE_DAYS="1")
     assert (state, tasks["copy"], tasks["expire"]) == ("failed", "failed", "upstream_failed")
     assert world.archive.range() == moved
+
+
+def test_what_is_wrong_with_an_old_window_or_a_base_stops_no_copy(world: World, tmp_path: Path) -> None:
+    """The copy is needed most then; and nothing expires."""
+    root = f"file://{tmp_path}/copy"
+    some = {"PUMPHOUSE_ARCHIVE__COPY_ROOT": root, "PUMPHOUSE_RETENTION__KEEP_BASES": "1"}
+    assert world.run(PUMPHOUSE_ARCHIVE__COPY_ROOT=root)[0] == "success"
+    segment = next(each for window in world.archive.windows() for each in window.segments if each.rows)
+    data = world.archive.store.get(segment.key)
+    world.archive.store.delete(segment.key)
+    with world.made.source.txn() as txn:
+        txn.insert("new0", id=99)
+    end = world.made.source.cut()
+    state, tasks, _ = world.run(**some)
+    assert (state, tasks["verify"], tasks["copy"], tasks["expire"]) == (
+        "failed",
+        "failed",
+        "success",
+        "upstream_failed",
+    )
+    there = Archive.open(world.made.source.settings.model_copy(update={"root": root}), world.made.source.cluster_id)
+    assert there.end() == end
+    world.archive.store.put(segment.key, there.store.get(segment.key))
+    assert world.archive.store.get(segment.key) == data, "the copy has it"
+    assert world.run(**some)[0] == "success"
+    assert world.archive.range().number

@@ -24,6 +24,7 @@ from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import copy, expire, proof
 from pumphouse.settings import ArchiveSettings, Settings
+from pumphouse.status.look import look
 from tests.support import formats
 from tests.support.agedarchive import Aged, grown
 from tests.support.bases import folded
@@ -160,7 +161,6 @@ def test_the_commands_say_how_far_the_copy_is_and_nobody_takes_it_for_the_archiv
         assert isinstance(refused.exception, ConfigError), (words, refused.output)
         assert "is a copy of the archive at" in str(refused.exception), words
     assert objects(at(settings.archive, root, made.source.cluster_id)) == before
-    assert isinstance(command(tmp_path, settings, "archive", "promote", "--yes").exception, UsageError)
     assert proof_of(there, made, target)
     every_moment_restored(made, settings, root, target)
 
@@ -182,3 +182,33 @@ def test_what_expires_in_the_archive_is_still_restored_from_the_copy(
     said = command(tmp_path, settings, "archive", "copy", root)
     assert "of its windows have expired in the archive" in said.output
     every_moment_restored(made, settings, root, target)
+
+
+def test_expiry_and_status_know_how_far_the_copy_is(made: Aged, settings: Settings, tmp_path: Path) -> None:
+    root = f"file://{tmp_path}/copy"
+    of = settings.archive.model_copy(update={"copy_root": root, "copy_late_s": 0.001})
+    settings = settings.model_copy(update={"archive": of})
+
+    def said() -> str:
+        found = [each.what for each in look(settings, {}, within_s=20).findings if each.who == "copy"]
+        return found[0] if found else ""
+
+    assert "there is none at" in said()
+    held = expire.run(settings, Policy(bases=1))
+    assert made.source.archive.range().number == 0
+    assert "archive.copy_root does not say what it has" in held.held[0]
+    copy.run(settings)
+    assert said() == ""
+    with made.source.txn() as txn:
+        txn.insert("new0", id=502)
+    made.source.cut()
+    assert f"{root}/{made.source.cluster_id} ends at" in said()
+    assert "1 windows behind the archive" in said()
+    copy.run(settings)
+    at(settings.archive, root, made.source.cluster_id).store.put(layout.HEAD, b"damaged")
+    assert "HEAD" in said()
+    assert "archive.copy_root does not say" in expire.run(settings, Policy(bases=1)).held[0]
+    assert made.source.archive.range().number == 0
+    let_go = expire.run(settings, Policy(bases=1), without=[expire.COPY])
+    assert let_go.held == ()
+    assert made.source.archive.range().number == 1

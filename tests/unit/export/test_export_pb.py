@@ -377,6 +377,22 @@ def test_a_statement_that_drops_several_tables_drops_the_wanted_ones_alone(
     ]
 
 
+def test_a_database_that_is_dropped_drops_the_wanted_tables_alone(
+    source: MadeSource, out: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    source.ddl(2, 0, "DROP DATABASE d")
+    source.cut()
+    export(source, out, since)
+    assert [each.ddl_query for each in pbmessages.binlogs(out)] == [b"use `d`; DROP DATABASE d;"]
+    export(source, tmp_path / "b alone", since, tables=["d.b"])
+    assert [each.ddl_query for each in pbmessages.binlogs(tmp_path / "b alone")] == [
+        b"use `d`; DROP TABLE IF EXISTS `d`.`b`;"
+    ]
+
+
 def test_tables_that_were_made_together_are_made_as_wanted(source: MadeSource, out: Path) -> None:
     since = source.genesis()
     infos = [{**source_info(source, name), "id": 700 + at} for at, name in enumerate(("a", "b"))]
