@@ -278,10 +278,10 @@ class _Copying:
     def _claimed_again(self, mine: CopyOf, error: BadManifest) -> CopyOf:
         """In the place of one that is damaged, where ``genesis.json`` proves that the copy is this archive's."""
         try:
-            ours = sha256(self._to.get(layout.GENESIS)) == self._genesis.sha256
+            proven = sha256(self._to.get(layout.GENESIS)) == self._genesis.sha256
         except ObjectNotFound:
-            ours = False
-        if not ours:
+            proven = False
+        if not proven:
             error.hint = f"nothing there says of which archive it is a copy: {_ELSEWHERE}"
             raise error
         if not self._full:

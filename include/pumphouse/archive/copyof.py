@@ -6,7 +6,7 @@ a snapshot into a copy would split the history in two, and its checkpoint would 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pumphouse.archive.document import dump, parse
@@ -37,7 +37,8 @@ class CopyOf:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(KIND, asdict(self))
+        fields = {"cluster_id": self.cluster_id, "genesis_sha256": self.genesis_sha256, "url": self.url}
+        return dump(KIND, {**fields, "range": self.range})
 
 
 def read_copy_of(store: ObjectStore) -> CopyOf | None:
