@@ -281,6 +281,16 @@ class ArchiveSettings(Section):
     """The archive in object storage."""
 
     root: str = Field("file://./build/archive", description="s3://bucket/prefix or file:///dir")
+    copy_root: str = Field(
+        "",
+        description="where `pumphouse archive copy` and the DAG `binlog_maintenance` bring a copy of the archive to: "
+        "s3://bucket/prefix, with the endpoint and the keys of the archive, or file:///dir; empty = no copy",
+    )
+    copy_late_s: float = Field(
+        172_800.0,
+        gt=0,
+        description="seconds that the end of the copy may lie before the archive's; `pumphouse status` warns above it",
+    )
     archive_id: str = Field(
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
     )
@@ -668,6 +678,11 @@ class AirflowSettings(Section):
     )
     drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
     maintenance_cron: str = Field("", description="when `binlog_maintenance` runs; empty = by hand alone")
+    base_days: float | None = Field(
+        None,
+        gt=0,
+        description="`binlog_maintenance` folds a base when the newest dump or base is older; empty = it folds none",
+    )
     maintenance_full: bool = Field(
         False, description="`binlog_maintenance` reads every content when it verifies, not names and sizes alone"
     )
@@ -689,6 +704,11 @@ class AirflowSettings(Section):
     restore_targets: tuple[str, ...] = Field(
         ("pumphouse_restore",), min_length=1, description="connections offered by the form of `binlog_restore`"
     )
+
+    @field_validator("base_days", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return None if value == "" else value
 
     @field_validator("load_targets", "gc_targets", "restore_targets", mode="before")
     @classmethod

@@ -242,6 +242,29 @@ def verify_archive(*, full: bool) -> dict[str, Any]:
     return xcom.bounded(report.to_dict())
 
 
+def fold_base_if_due() -> dict[str, Any]:
+    """Fold a base where the newest one is older than ``airflow.base_days``; ``nothing`` says why none was."""
+    from pumphouse.folding.run import fold_base
+    from pumphouse.runs.base import why_not_due
+
+    settings = settings_from()
+    with _parts(settings) as parts:
+        if why := why_not_due(parts.archive, parts.cluster.tso(), settings.airflow.base_days):
+            _say(f"no base is folded: {why}")
+            return {"nothing": why}
+        return xcom.bounded(asdict(fold_base(parts.archive, settings.load, settings.archive, progress=Told())))
+
+
+def copy_archive() -> dict[str, Any]:
+    """Bring the copy up to date where ``archive.copy_root`` names one."""
+    from pumphouse.runs import copy
+
+    settings = settings_from()
+    if not settings.archive.copy_root:
+        return {"nothing": "archive.copy_root names no copy"}
+    return xcom.bounded(copy.told(copy.run(settings, tick=Told())))
+
+
 def delete_orphans() -> dict[str, Any]:
     """Delete what killed tasks left, and nothing else."""
     from pumphouse.runs import expire

@@ -13,7 +13,8 @@ low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/fo
 were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; ``failed/<what>.json``, how a snapshot
 or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry;
 ``range/<number>.json``, versions of what is kept; ``ddl/expired/<attempt>.parquet``, the DDL jobs of windows that are
-not; ``index/<start ts>-<end ts>-<digest>.parquet``, windows as columns.
+not; ``index/<start ts>-<end ts>-<digest>.parquet``, windows as columns; ``copy.json``, which says that all of it is the
+copy of another archive.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from pumphouse.model.tso import Tso, name20
 GENESIS = "genesis.json"
 HEAD = "HEAD"
 VERIFIED = "verified.json"
+COPY = "copy.json"
+GENESIS_COPIES = "genesis/"
 FAILED = "failed/"
 PROOFS = "proofs/"
 DRILLS = "drills/"
@@ -208,7 +211,7 @@ def drill_key(begun_ms: int, attempt: str) -> str:
 
 def genesis_copy(sha256: str) -> str:
     """A ``genesis.json`` that is too large for the registry, kept to be put back."""
-    return f"genesis/{sha256}.json"
+    return f"{GENESIS_COPIES}{sha256}.json"
 
 
 def declared_key(node_id: str, from_ts: Tso) -> str:

@@ -126,23 +126,33 @@ def require_whole(store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[
 
     What was put since ``listed`` is asked for by name.
     """
-    there, rules = {each.key: each.size for each in listed}, store.losing()
+    found = first_lacking(store, listed, named)
+    if found is not None:
+        key, what = found
+        rules = store.losing()
+        raise BadManifest(
+            f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
+            hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
+            path=key,
+            offset=0,
+            reason="missing",
+        )
+
+
+def first_lacking(
+    store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[str, int | None]
+) -> tuple[str, str] | None:
+    """The first of what is named that is not there, or has another size, and what is wrong; None = all is there."""
+    there = {each.key: each.size for each in listed}
     for key, size in named.items():
         if key not in there or size not in (None, there[key]):
             try:
                 have = store.size(key)
             except ObjectNotFound:
                 have = None
-            if have is not None and size in (None, have):
-                continue
-            what = "is not there" if have is None else f"has {have} bytes, and not {size}"
-            raise BadManifest(
-                f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
-                hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
-                path=key,
-                offset=0,
-                reason="missing",
-            )
+            if have is None or size not in (None, have):
+                return key, "is not there" if have is None else f"has {have} bytes, and not {size}"
+    return None
 
 
 def find_waste(

@@ -18,6 +18,7 @@ from rich.table import Table
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
+from pumphouse.archive.copyof import read_copy_of
 from pumphouse.archive.declare import accept as accept_commit
 from pumphouse.archive.declare import declarations, declare_lost, known_pump
 from pumphouse.archive.init import describe, init_archive
@@ -35,6 +36,7 @@ from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.base import base_command
+from pumphouse.commands.copy import copy_command, promote_command
 from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
 from pumphouse.commands.export import export_command
 from pumphouse.commands.find import find_command
@@ -169,7 +171,7 @@ def archive() -> None:
 
 
 archive.add_command(base_command)
-for command in (expire_command, mark_command, marks_command, unmark_command):
+for command in (copy_command, promote_command, expire_command, mark_command, marks_command, unmark_command):
     archive.add_command(command)
 archive.add_command(prove_command)
 archive.add_command(proofs_command)
@@ -268,7 +270,8 @@ def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
     opened, cluster = parts.readable_archive, parts.cluster_if_there
     genesis, lost = opened.genesis(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
-    view, proof = read_view(opened), newest_proof(opened)
+    of, view, proof = read_copy_of(opened.store), read_view(opened), newest_proof(opened)
+    copied_from, a_copy = ("", "") if of is None else (of.url, f", a copy of {of.url}")
     bases, kept, windows, end = view.bases, view.kept, view.windows, view.end
     totals = windows.totals()
     if as_json:
@@ -277,6 +280,7 @@ def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
                 "url": opened.url,
                 "cluster_id": opened.cluster_id,
                 "archive_id": opened.archive_id,
+                "copy_of": copied_from,
                 "genesis": int(genesis.ts),
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
@@ -297,7 +301,7 @@ def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
         click.echo(f"restorable from {show(bases[0].ts)} to {show(end)}")
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
-    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows):,} windows up to {show(end)}")
+    click.echo(f"{opened.url}{a_copy}: {describe(genesis)}; {len(windows):,} windows up to {show(end)}")
     click.echo(
         f"in them {totals.rows:,} transactions, {totals.changes:,} row changes, {totals.ddls:,} DDL jobs, "
         f"{totals.segments:,} segments of {decimal(totals.bytes)}"

@@ -21,6 +21,7 @@ import structlog
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
+from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -104,6 +105,7 @@ def fold_base(
     Raises:
         UsageError: the archive does not reach the moment, or no base lies before it.
         FoldRefused, DuplicateKey, MissingColumn: the archive alone does not say which rows a table has then.
+        ConfigError: it is a copy of another archive.
         BadManifest, BadSegment: an object that the base would name is damaged, or is not there.
     """
     end = archive.end()
@@ -121,6 +123,7 @@ def fold_base(
     plan = plan_fold(view, at)
     if dry_run:
         return _planned(plan)
+    require_no_copy(archive.store)
     return _Fold(archive, view, plan, settings, archive_settings, progress).run(clock, started)
 
 

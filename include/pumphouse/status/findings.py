@@ -36,6 +36,7 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     found = [*_drill(status, settings), *_proofs(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
         late = _late(status, settings)
+        found += [*_copy(status, settings)]
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
         found += _consumers(status, settings)
     scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
@@ -140,6 +141,20 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
     if archive.age_s is not None and archive.age_s > late_s:
         age = f"{archive.age_s / 3600:.1f} h" if archive.age_s >= 3600 else f"{archive.age_s / 60:.0f} min"
         yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")
+
+
+def _copy(status: Status, settings: Settings) -> Iterator[Finding]:
+    """The copy, where it is damaged, was never made, or is further behind than the setting."""
+    copy, again = status.archive.copy, "pumphouse archive copy"
+    if copy is None or status.archive.end is None:
+        return
+    if copy.problem:
+        yield _error("copy", f"{copy.url}: {copy.problem}", again)
+    elif copy.end is None:
+        yield _warning("copy", f"there is none at {copy.url}, which archive.copy_root names", again)
+    elif copy.behind_s is not None and copy.behind_s > settings.archive.copy_late_s:
+        what = f"{copy.url} ends at {show(copy.end)}, {copy.windows} windows behind the archive"
+        yield _warning("copy", what, again)
 
 
 def _pump(pump: PumpState) -> Iterator[Finding]:

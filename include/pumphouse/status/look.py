@@ -12,6 +12,7 @@ import grpc
 
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.copied import behind
 from pumphouse.archive.coverage import judge_all
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import last_drill
@@ -37,6 +38,7 @@ from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.shown import without_secrets
+from pumphouse.runs.copy import copy_at
 from pumphouse.schema.actions import SYSTEM_SCHEMAS
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
@@ -45,6 +47,7 @@ from pumphouse.status.findings import findings
 from pumphouse.status.report import (
     ArchiveStatus,
     ConsumerStatus,
+    CopyStatus,
     DrillStatus,
     HeldBy,
     PumpState,
@@ -97,12 +100,21 @@ def look(
     pumps = [
         (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
+    copied = _Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
     found = archive.answer(left())
     if not isinstance(found, ArchiveStatus):
         problem = _why(found if known else registry)
         found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=problem)
     if found.begin is None and known:
         found = replace(found, next=_Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
+    if copied is not None:
+        answer = copied.answer(left())
+        found = replace(
+            found,
+            copy=answer
+            if isinstance(answer, CopyStatus)
+            else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
+        )
     stale_s = settings.archive.consumer_stale_s
     status = Status(
         cluster=without_secrets(settings.cluster.url),
@@ -187,6 +199,14 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         drill=_drill(archive, now),
         red=tuple(_red(each) for each in red_proofs(archive)),
     )
+
+
+def _copy(parts: Parts, settings: Settings) -> CopyStatus:
+    archive = parts.archive
+    copy, end = copy_at(settings, settings.archive.copy_root, archive), archive.end()
+    reached, windows = behind(archive, copy, end=end)
+    late_s = None if reached is None else max(0.0, (physical_ms(end) - physical_ms(reached)) / 1000)
+    return CopyStatus(url=copy.url, end=reached, behind_s=late_s, windows=windows)
 
 
 def _red(proof: Proof) -> RedProof:

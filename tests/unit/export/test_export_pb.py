@@ -359,6 +359,50 @@ def test_what_reparo_refuses_is_written_and_named(source: MadeSource, out: Path)
     assert report.to_dict()["refused_by_reparo"][0]["text"] == "use `d`; FLASHBACK TABLE `t`;"
 
 
+def test_a_statement_that_drops_several_tables_drops_the_wanted_ones_alone(
+    source: MadeSource, out: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    for name in ("a", "b"):  # a job for each, with the text of both
+        info = source.tables.pop(name).info
+        source.ddl(4, info.id, "DROP TABLE `a`, `b`", TableInfo=info.raw)
+    source.cut()
+    export(source, out, since)  # all of them: as the Drainer writes it
+    assert [each.ddl_query for each in pbmessages.binlogs(out)] == [b"use `d`; DROP TABLE `a`, `b`;"] * 2
+    export(source, tmp_path / "b alone", since, tables=["d.b"])
+    assert [each.ddl_query for each in pbmessages.binlogs(tmp_path / "b alone")] == [
+        b"use `d`; DROP TABLE IF EXISTS `d`.`b`;"
+    ]
+
+
+def test_a_database_that_is_dropped_drops_the_wanted_tables_alone(
+    source: MadeSource, out: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    source.ddl(2, 0, "DROP DATABASE d")
+    source.cut()
+    export(source, out, since)
+    assert [each.ddl_query for each in pbmessages.binlogs(out)] == [b"use `d`; DROP DATABASE d;"]
+    export(source, tmp_path / "b alone", since, tables=["d.b"])
+    assert [each.ddl_query for each in pbmessages.binlogs(tmp_path / "b alone")] == [
+        b"use `d`; DROP TABLE IF EXISTS `d`.`b`;"
+    ]
+
+
+def test_tables_that_were_made_together_are_made_as_wanted(source: MadeSource, out: Path) -> None:
+    since = source.genesis()
+    infos = [{**source_info(source, name), "id": 700 + at} for at, name in enumerate(("a", "b"))]
+    source.ddl(60, 0, "CREATE TABLE IF NOT EXISTS a …", MultipleTableInfos=infos)
+    source.cut()
+    export(source, out, since, tables=["d.b"])
+    (found,) = pbmessages.binlogs(out)
+    assert b"CREATE TABLE `d`.`b`" in found.ddl_query
+
+
 def test_tables_that_were_made_together_are_statements_of_their_own(source: MadeSource, out: Path) -> None:
     since = source.genesis()
     infos = [{**source_info(source, name), "id": 700 + at} for at, name in enumerate(("a", "b"))]
