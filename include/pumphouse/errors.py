@@ -14,6 +14,7 @@ BinlogError
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ SourceFailed* (the database that a dump is taken of)
+├─ CaptureFenced (another process runs the capture)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
 ├─ RestoreError └─ TargetUnreachable
@@ -291,6 +292,13 @@ class SourceFailed(BinlogError):
 
     retryable = True
     source: str | None = None
+
+
+class CaptureFenced(BinlogError):
+    """Another process runs this capture: this one decides nothing any more."""
+
+    capture_id: str | None = None
+    owner: str | None = None
 
 
 class LoadError(BinlogError):
