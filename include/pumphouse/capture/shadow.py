@@ -1,6 +1,6 @@
 """The shadow: an empty server of the source's kind and version that runs its DDL, a child of the capture (row Q3).
 
-It listens on a socket of its own directory alone, has no rows, no binlog and no accounts, and keeps nothing: each start
+It listens on a socket of its own directory alone, which nobody else may enter, has no rows and no binlog, and keeps nothing: each start
 makes it anew from the stored schema. It ends with its parent, however that ends.
 """
 
@@ -36,6 +36,8 @@ _LONGEST_SOCKET = 100  # the kernel's limit for the path of a unix socket, with 
 _PROGRAMS = {Flavor.MARIADB: ("mariadbd", "mysqld"), Flavor.MYSQL: ("mysqld",)}
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/mysql/bin")
 _NO_FOREIGN_KEYS, _NO_UNIQUE, _AUTO_IS_NULL = 1 << 26, 1 << 27, 1 << 14
+# The users that a view or a routine is run as: it cannot be read where there is no such user.
+_DEFINER = re.compile(rb"DEFINER\s*=\s*((?:`[^`]*`|'[^']*'|[\w.]+)\s*@\s*(?:`[^`]*`|'[^']*'|[\w.%]+))", re.IGNORECASE)
 _SIGNED = re.compile(r"([+-]?)(\d\d?):(\d\d)")
 # Every table and view as it was printed: nothing of a server's wishes counts.
 _AS_PRINTED = (
@@ -112,6 +114,7 @@ class Shadow:
         try:
             for statement in self._context(query):
                 connection.query(statement)
+            self._let_in(query.text)
             if query.schema:
                 connection.select_db(query.schema)
             connection.query(query.text)  # type: ignore[arg-type]  # bytes go as they are
@@ -195,6 +198,14 @@ class Shadow:
         finally:
             connection.close()
 
+    def _let_in(self, sql: bytes) -> None:
+        """Make the user that a statement names as its definer."""
+        match = _DEFINER.search(sql)
+        if match is not None:
+            who = match[1].decode("utf-8", "replace")
+            self._reading.query(f"CREATE USER IF NOT EXISTS {who}")
+            self._reading.query(f"GRANT ALL ON *.* TO {who}")
+
     def _make_one(self, connection: ServerConnection, made: Made) -> None:
         try:
             if made.kind != "database":
@@ -207,9 +218,11 @@ class Shadow:
             ) from error
 
     def _try_one(self, connection: ServerConnection, made: Made) -> bool:
+        sql = made.sql.encode("utf-8", "surrogateescape")
         try:
+            self._let_in(sql)
             connection.select_db(made.database)
-            connection.query(made.sql.encode("utf-8", "surrogateescape"))  # type: ignore[arg-type]
+            connection.query(sql)  # type: ignore[arg-type]
         except MySQLError:
             return False
         return True
@@ -259,7 +272,7 @@ def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) 
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--performance-schema=0",
         "--key-buffer-size=64K", "--table-open-cache=64", "--max-connections=10", "--secure-file-priv=",
         f"--lower-case-table-names={kind.lower_case_table_names}", f"--character-set-server={kind.character_set}",
-        f"--collation-server={kind.collation}", "--skip-grant-tables", "--skip-external-locking",
+        f"--collation-server={kind.collation}", "--skip-external-locking",
     ]  # fmt: skip
     with open(directory / "made", "wb") as out:
         if mariadb:
