@@ -17,8 +17,8 @@ from pumphouse.codec.jit import Bytes, Ints
 __all__ = [
     "Column",
     "Flavor",
-    "GtidSet",
     "Group",
+    "GtidSet",
     "Heartbeat",
     "Kind",
     "Position",
