@@ -20,6 +20,7 @@ def test_what_plain_sql_writes_reaches_a_target(tmp_path: Path) -> None:
             "INSERT INTO orders (name, price, at) VALUES ('a', 1.5, NOW(3)), ('ä', -2.25, '2001-01-01'), (NULL, NULL, NULL)",
             db="shop",
         )
+        stack.captured()
         stack.begin()
         stack.run(
             "UPDATE orders SET name = 'b' WHERE id = 1",

@@ -18,7 +18,6 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
 from pumphouse.diff.compare import DiffReport, compare
-from pumphouse.dump.run import DumpReport
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.runs import load
@@ -104,9 +103,10 @@ class CapturedStack(LocalStack):
         """The settings file."""
         return Settings.read(self.config)
 
-    def begin(self) -> DumpReport | None:
+    def begin(self) -> None:
         """The archive, with a dump of what is there."""
-        return self.begin_archive()
+        done = self.pumphouse("archive", "init", "--dump")
+        assert done.returncode == 0, done.stderr
 
     def init(self) -> None:
         """The archive without a dump."""
@@ -158,7 +158,7 @@ def captured_stack(directory: Path, *, prepare: Callable[[CapturedStack], None] 
         stack.start_capture()
         yield stack
     except BaseException:
-        print(stack.supervisor.tail(NAME, 60))  # noqa: T201
+        print(stack.supervisor.tail(NAME, 60))
         raise
     finally:
         stack.stop()

@@ -69,8 +69,8 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
             yield Line(
                 wrong=True,
                 text=f"{name} is {is_now or 'empty'}, it must be {value or 'empty'}",
-                type=f"SET GLOBAL {name} = '{value}'; and the same in its configuration. Sessions that are open keep the "
-                "old value: restart the application",
+                type=f"SET GLOBAL {name} = '{value}'; and the same in its configuration. Sessions that are open keep "
+                "the old value: restart the application",
             )
     keeps = _keeps_s(found)
     if keeps is not None and keeps < _SHORT_RETENTION_S:

@@ -8,7 +8,7 @@ already. Loads and restores stop there, by name, until a dump begins behind it: 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -76,9 +76,7 @@ class Schema:
         """
         text = query.text.decode("utf-8", "replace")
         mode = query.sql_mode or 0
-        said = meaning(
-            text, query.schema, ansi_quotes=bool(mode & _ANSI_QUOTES), backslash=not mode & _NO_BACKSLASH
-        )
+        said = meaning(text, query.schema, ansi_quotes=bool(mode & _ANSI_QUOTES), backslash=not mode & _NO_BACKSLASH)
         if said.does is Does.NOTHING:
             return [], False
         if said.does is Does.ROUTINE:
@@ -112,9 +110,7 @@ class Schema:
         if anew:
             drop |= {".".join(name) for name in self.tables()}
         asked = Asked(drop=tuple(sorted(drop)))
-        jobs = plan_jobs(
-            self.known, found, asked, dialect=self._dialect, zone=Zone(unknown=True), fill=_nobody_knows
-        )
+        jobs = plan_jobs(self.known, found, asked, dialect=self._dialect, zone=Zone(unknown=True), fill=_nobody_knows)
         for raw in jobs:
             if raw["type"] == Action.CREATE_TABLE.value and had_rows(raw["schema_name"], raw["table_name"]):
                 raw["had_rows"] = True
@@ -214,10 +210,8 @@ class Schema:
 
     def _asked(self, found: Found, said: Meaning, anew: Collection[Name | None]) -> Asked:
         """What a person would say of this statement."""
-        tables = self.tables()
         drop = {name for name in anew if name is not None}
         drop |= {name for each in said.emptied if (name := self._known_name(each)) is not None}
-        rename: dict[str, str] = {}
         moved: dict[Name, Name] = {}
         for old, new in said.renamed.items():
             before, after = self._known_name(old), _found_name(found, new)
@@ -226,44 +220,50 @@ class Schema:
             if after is None:
                 drop.add(before)  # under its new name it is left out
             else:
-                rename[".".join(before)] = ".".join(after)
                 moved[before] = after
+        rename = {".".join(before): ".".join(after) for before, after in moved.items()}
+        parts: set[str] = set()
         if said.table is not None and (before := self._known_name(said.table)) is not None and before not in drop:
             after = moved.get(before, before)
-            columns, partitions = _names_of(tables[before])
-            there = {column["name"]["L"] for column in found.tables.get(after, {}).get("cols") or ()}
-            for old_column, new_column in said.columns:
-                if old_column.lower() in columns:
-                    rename[f"{'.'.join(after)}.{columns[old_column.lower()]}"] = new_column
-            gone = []
-            for each in said.dropped:
-                if each.lower() in columns and each.lower() in there - {new.lower() for _, new in said.columns}:
-                    drop.add(before)  # dropped and added in one statement: another column
-                    gone = []
-                    break
-                if each.lower() in columns:
-                    gone.append(f"{'.'.join(after)}.{columns[each.lower()]}")
-                elif each.lower() in partitions:
-                    gone.append(f"{'.'.join(after)}.{partitions[each.lower()]}")
-            if before in drop:
-                rename = {}
-            names = {".".join(name) for name in drop} | set(gone)
-        else:
-            names = {".".join(name) for name in drop}
+            columns = self._columns(found, said, before, after)
+            if columns is None:  # dropped and added in one statement: another column
+                drop.add(before)
+                rename.pop(".".join(before), None)
+            else:
+                parts, renamed = columns
+                rename |= renamed
+        names = {".".join(name) for name in drop} | parts
         if said.drops:
-            names |= {".".join(name) for name in tables if name not in found.tables and name not in found.kept}
-            names |= {
-                ".".join(version.name)
-                for version in self.known.timeline.tables_at(MAX_TSO)
-                if version.table.is_sequence and version.name not in found.tables
-            }
-            names |= {
-                info.name for info in self.known.timeline.databases_at(MAX_TSO) if info.name not in found.databases
-            }
-            # What a database takes along is dropped with it.
-            gone_databases = {name for name in names if "." not in name}
-            names = {name for name in names if name.partition(".")[0] not in gone_databases} | gone_databases
+            names |= self._gone(found)
         return Asked(drop=tuple(sorted(names)), rename=rename)
+
+    def _columns(
+        self, found: Found, said: Meaning, before: Name, after: Name
+    ) -> tuple[set[str], dict[str, str]] | None:
+        """Columns and partitions that an ALTER dropped, and columns that it renamed; None = one is not what it was."""
+        columns, partitions = _names_of(self.tables()[before])
+        there = {column["name"]["L"] for column in found.tables.get(after, {}).get("cols") or ()}
+        there -= {new.lower() for _, new in said.columns}
+        place = ".".join(after)
+        renamed = {f"{place}.{columns[old.lower()]}": new for old, new in said.columns if old.lower() in columns}
+        dropped = set()
+        for each in said.dropped:
+            if each.lower() in columns and each.lower() in there:
+                return None
+            named = columns.get(each.lower()) or partitions.get(each.lower())
+            if named is not None:
+                dropped.add(f"{place}.{named}")
+        return dropped, renamed
+
+    def _gone(self, found: Found) -> set[str]:
+        """Everything that the history has and the server has not; what a database takes along is named by it."""
+        databases = {info.name for info in self.known.timeline.databases_at(MAX_TSO)} - set(found.databases)
+        tables = {
+            ".".join(version.name)
+            for version in self.known.timeline.tables_at(MAX_TSO)
+            if not version.table.is_view and version.name not in found.tables and version.db not in databases
+        }
+        return tables | databases
 
     def _before(self, name: Name, asked: Asked) -> Name | None:
         """The name that a table had before the statement."""
@@ -296,9 +296,9 @@ class Schema:
         default, kind = str(raw.get("default") or ""), raw["type"]
         if kind["Flag"] & ColumnFlag.AUTO_INCREMENT or not default.upper().startswith("CURRENT_TIMESTAMP"):
             raise _Unsayable((db, table), column)
-        at = datetime.datetime.fromtimestamp(query.seconds, datetime.UTC).replace(microsecond=query.micros)
+        at = dt.datetime.fromtimestamp(query.seconds, dt.UTC).replace(microsecond=query.micros)
         if kind["Tp"] != MysqlType.TIMESTAMP:
-            at += datetime.timedelta(seconds=zone_offset_s(self.shadow.offset(query)))
+            at += dt.timedelta(seconds=zone_offset_s(self.shadow.offset(query)))
         digits = max(0, int(kind["Decimal"]))
         text = at.strftime("%Y-%m-%d %H:%M:%S")
         return f"{text}.{at.microsecond:06d}"[: 20 + digits] if digits else text
@@ -333,9 +333,8 @@ def acting_keys(
     connection: ServerConnection, flavor: Flavor, own: Collection[str], without: Callable[[str, str], bool]
 ) -> list[str]:
     """Foreign keys whose actions change rows that no binlog has, by table and name."""
-    if flavor is Flavor.MYSQL and _rows(connection, "SHOW VARIABLES LIKE 'innodb_native_foreign_keys'") in (
-        [("innodb_native_foreign_keys", "OFF")],
-    ):
+    native = _rows(connection, "SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
+    if flavor is Flavor.MYSQL and native == [("innodb_native_foreign_keys", "OFF")]:
         return []  # its server carries them out itself, and writes them
     return [
         f"{db}.{table}.{key} (ON DELETE {delete}, ON UPDATE {update})"

@@ -94,7 +94,8 @@ class Follower:
     def progress(self) -> Progress:
         """What is published."""
         mark = self._journal.mark
-        behind = max(0.0, self._clock.now() - mark.moment) if self._inbox.busy or self._entries else 0.0
+        waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries))
+        behind = max(0.0, self._clock.now() - mark.moment) if waits else 0.0
         return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=behind, transactions=mark.transactions)
 
     # -- reading ahead

@@ -42,8 +42,12 @@ _LENGTH = struct.Struct("<I")
 class Mark:
     """How far a capture is: everything of the source up to ``gtid`` is decided, or concerns no table of ours.
 
-    ``anew``: the history does not say yet that rows between an older mark and this one are unknown. ``moment``: when the source committed the last of it, seconds since the epoch. ``schema``: number of the stored
-    schema (`pumphouse.capture.schemas`) that the next rows belong to. ``transactions``: how many were published.
+    Attributes:
+        gtid: as the source prints it.
+        moment: when the source committed the last of it, seconds since the epoch.
+        schema: number of the stored schema (`pumphouse.capture.schemas`) that the next rows belong to.
+        transactions: how many were published.
+        anew: the history does not say yet that rows between an older mark and this one are unknown.
     """
 
     gtid: str
@@ -76,7 +80,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Transactions that are committed, in the source's order; ``jobs``: DDL jobs among them, as the history has them."""
+    """Transactions that are committed, in the source's order; ``jobs``: DDL jobs among them."""
 
     start_ts: np.ndarray
     commit_ts: np.ndarray
@@ -108,7 +112,6 @@ class Journal:
         self._identity = identity
         self._files = files
         self._lock = threading.Lock()
-        self._segment_bytes = SEGMENT_BYTES
         self.mark = mark
         self._fd = os.open(files[-1].path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
@@ -139,14 +142,14 @@ class Journal:
             self.mark = mark
 
     def outcome(self, start_ts: Tso) -> Tso | None:
-        """Commit ts of a transaction; None = it is not decided. CaptureRefused where the journal does not go back so far.
+        """Commit ts of a transaction; None = it is not decided. CaptureRefused where the journal has no word of it.
 
         Nobody needs to ask then: every Pump had passed it when the journal was cut.
         """
         with self._lock:
             if start_ts <= self._files[0].after:
                 raise CaptureRefused(f"the journal begins behind start ts {start_ts}")
-            at = bisect_left(self._files, start_ts, key=lambda file: file.last)
+            at = bisect_left(self._files, int(start_ts), key=lambda file: file.last)
             file = self._files[at] if at < len(self._files) else None
             size = 0 if file is None else file.size
         if file is None:
@@ -194,7 +197,7 @@ class Journal:
 
     def _rotate(self) -> None:
         last = self._files[-1]
-        if last.size < self._segment_bytes:
+        if last.size < SEGMENT_BYTES:
             return
         file = _new_file(self._folder, self._identity, last.number + 1, self.mark, last.last)
         os.close(self._fd)
@@ -215,7 +218,7 @@ def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
     if not paths:
         return None
     files: list[_File] = []
-    mark: Mark | None = None
+    mark = Mark(gtid="", moment=0.0, schema=0, transactions=0)
     for path in paths:
         number = int(path.stem)
         if files and number != files[-1].number + 1:
@@ -237,11 +240,10 @@ def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
             raise CorruptionError(f"{path} does not go on where the file before it ends", path=str(path), hint=_HINT)
         if file.size < len(data):
             log.warning("journal_tail_cut", path=str(path), at=file.size, size=len(data))
-            with open(path, "r+b") as out:
+            with path.open("r+b") as out:
                 out.truncate(file.size)
                 os.fsync(out.fileno())
         files.append(file)
-    assert mark is not None
     return Journal(folder, identity, files, mark)
 
 

@@ -86,7 +86,8 @@ class Lease:
             )
 
         record = cluster.update_capture(capture_id, change)
-        assert record is not None
+        if record is None:
+            raise CaptureFenced(f"the capture {capture_id} is not registered", capture_id=capture_id)
         return cls(cluster, record, clock)
 
     def keep(self, progress: Callable[[], Progress], also: Callable[[], None] = lambda: None) -> None:

@@ -33,9 +33,7 @@ class RowWriter:
 
     def renew(self) -> None:
         """The schema is another one from now on."""
-        self._tables = {
-            version.name: version.table for version in self._schema.known.timeline.tables_at(MAX_TSO)
-        }
+        self._tables = {version.name: version.table for version in self._schema.known.timeline.tables_at(MAX_TSO)}
         self._targets: dict[TableMap, Target | None] = {}
         head = bytearray(b"\x08")
         append_uvarint(head, self._schema.known.version)
@@ -74,7 +72,9 @@ class RowWriter:
         info = self._tables.get((db, name))
         if info is None:
             folded = db.lower(), name.lower()
-            info = next((each for key, each in self._tables.items() if (key[0].lower(), key[1].lower()) == folded), None)
+            info = next(
+                (each for key, each in self._tables.items() if (key[0].lower(), key[1].lower()) == folded), None
+            )
         if info is None:
             raise UnknownTable(
                 f"the binlog has rows of {db}.{name}, and no DDL in it made that table",

@@ -21,6 +21,7 @@ from pumphouse.capture.ddl import Schema
 from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal
 from pumphouse.capture.lease import Lease, Progress
+from pumphouse.capture.passed import identity
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import Shadow
@@ -77,14 +78,11 @@ def run_capture(
             own = own_databases(settings, connection, table)
             _require_fit(connection, settings, own)
             server = identity(connection)
-        lease = Lease.take(
-            cluster, settings.capture.id, source=where(settings.source), server=server, clock=clock
-        )
+        lease = Lease.take(cluster, settings.capture.id, source=where(settings.source), server=server, clock=clock)
         failure: BinlogError | None = None
         run = _Run(settings, cluster, table, lease, own, stop, clock)
         try:
-            run.start(stack, anew=anew)
-            run.follow()
+            run.start(stack, anew=anew).run()
         except Stopped:
             pass
         except BinlogError as error:
@@ -115,7 +113,7 @@ class _Run:
         self._journal: Journal | None = None
         self._follower: Follower | None = None
 
-    def start(self, stack: ExitStack, *, anew: bool) -> None:
+    def start(self, stack: ExitStack, *, anew: bool) -> Follower:
         """Everything up to the first byte of the binlog."""
         capture = self._settings.capture
         directory = capture.directory
@@ -150,17 +148,13 @@ class _Run:
             clock=self._clock,
         )
         stack.callback(resolver.close)
-        self._lease.keep(self.progress, self._let_go)
-        self._reconcile(schema, publisher)
+        self._lease.keep(self.progress, lambda: self._let_go(journal))
+        self._reconcile(schema, publisher, journal.mark)
         self._follower = Follower(
             self._settings, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
         )
         log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
-
-    def follow(self) -> None:
-        """Until it is stopped."""
-        assert self._follower is not None
-        self._follower.run()
+        return self._follower
 
     def progress(self) -> Progress:
         """For the record in the cluster."""
@@ -210,10 +204,8 @@ class _Run:
     def _picture(self) -> Picture:
         return take_picture(self._settings, self._stop, self._clock)
 
-    def _reconcile(self, schema: Schema, publisher: Publisher) -> None:
+    def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark) -> None:
         """The history says what the source has; where rows came before the capture, that too."""
-        assert self._journal is not None
-        mark = self._journal.mark
         consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
         with session(self._settings.source) as connection:
 
@@ -232,16 +224,15 @@ class _Run:
 
     # -- what goes on beside
 
-    def _let_go(self) -> None:
+    def _let_go(self, journal: Journal) -> None:
         """Drop what no Pump can ask about: each has passed it."""
-        assert self._journal is not None
         passed = [
             int(node.max_commit_ts)
             for node in self._cluster.nodes(NodeKind.PUMP)
             if node.state is not NodeState.OFFLINE
         ]
-        self._journal.drop_below(min(passed, default=0))
-        self._schemas.drop_before(self._journal.mark.schema)
+        journal.drop_below(min(passed, default=0))
+        self._schemas.drop_before(journal.mark.schema)
 
     def _has_table(self) -> bool:
         with HistoryTable.open(self._history) as table:
@@ -280,13 +271,6 @@ def own_databases(settings: Settings, connection: ServerConnection, history: Mys
         if identity(other) == identity(connection):
             own.add(history.schema.lower())
     return frozenset(own)
-
-
-def identity(connection: ServerConnection) -> str:
-    """What two connections to one server have in common."""
-    found = execute(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'hostname', 'port', 'datadir')")
-    values = {str(name).lower(): str(value) for name, value in found}
-    return values.get("server_uuid") or ":".join(values.get(name, "") for name in ("hostname", "port", "datadir"))
 
 
 def _history_table(history: JobSource | None) -> MysqlTableSource:

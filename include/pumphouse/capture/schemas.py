@@ -70,7 +70,9 @@ class StoredSchema:
             value = json.loads(data)
             version = value["format_version"]
             server = ServerKind(**value["server"])
-            objects = tuple(Made(kind=kind, database=db, name=name, sql=sql) for kind, db, name, sql in value["objects"])
+            objects = tuple(
+                Made(kind=kind, database=db, name=name, sql=sql) for kind, db, name, sql in value["objects"]
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path} is no stored schema: {error!r}", path=str(path)) from error
         if version != FORMAT_VERSION:

@@ -1,13 +1,13 @@
 """The shadow: an empty server of the source's kind and version that runs its DDL, a child of the capture (row Q3).
 
-It listens on a socket of its own directory alone, which nobody else may enter, has no rows and no binlog, and keeps nothing: each start
-makes it anew from the stored schema. It ends with its parent, however that ends.
+It listens on a socket of its own directory alone, which nobody else may enter. It has no rows and no binlog, and keeps
+nothing: each start makes it anew from the stored schema. It ends with its parent, however that ends.
 """
 
 from __future__ import annotations
 
 import ctypes
-import datetime
+import datetime as dt
 import re
 import shutil
 import signal
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.capture.schemas import Made, ServerKind, StoredSchema, read_objects, server_kind
@@ -53,7 +54,7 @@ def flavor_of(version: str) -> Flavor:
 
 def series(version: str) -> str:
     """``10.11``, ``8.4``: servers of one series read statements alike."""
-    return ".".join(version.split("-")[0].split(".")[:2])
+    return ".".join(version.split("-", maxsplit=1)[0].split(".")[:2])
 
 
 class Shadow:
@@ -115,9 +116,8 @@ class Shadow:
             for statement in self._context(query):
                 connection.query(statement)
             self._let_in(query.text)
-            if query.schema:
-                connection.select_db(query.schema)
-            connection.query(query.text)  # type: ignore[arg-type]  # bytes go as they are
+            self._enter(query.schema)
+            connection.query(query.text)
         except MySQLError as error:
             if not self.alive:
                 raise SourceFailed(f"the shadow has ended under {text[:200]!r}", hint="its log: shadow/log") from error
@@ -146,10 +146,10 @@ class Shadow:
         if match := _SIGNED.fullmatch(zone):
             return f"{match[1] or '+'}{int(match[2]):02d}:{match[3]}"
         try:
-            at = datetime.datetime.fromtimestamp(query.seconds, zoneinfo.ZoneInfo(zone))
+            at = dt.datetime.fromtimestamp(query.seconds, zoneinfo.ZoneInfo(zone))
         except (zoneinfo.ZoneInfoNotFoundError, ValueError):
             raise CaptureRefused(f"this machine does not know the time zone {zone!r} of a statement") from None
-        minutes = round((at.utcoffset() or datetime.timedelta()).total_seconds() / 60)
+        minutes = round((at.utcoffset() or dt.timedelta()).total_seconds() / 60)
         return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
     @property
@@ -198,6 +198,15 @@ class Shadow:
         finally:
             connection.close()
 
+    def _enter(self, database: str) -> None:
+        """Choose the default database. A statement that makes or drops it has it too, and needs it not."""
+        try:
+            self._statements.select_db(database or "mysql")
+        except MySQLError as error:
+            if error.args[0] != ER.BAD_DB_ERROR:
+                raise
+            self._statements.select_db("mysql")
+
     def _let_in(self, sql: bytes) -> None:
         """Make the user that a statement names as its definer."""
         match = _DEFINER.search(sql)
@@ -210,7 +219,7 @@ class Shadow:
         try:
             if made.kind != "database":
                 connection.select_db(made.database)
-            connection.query(made.sql.encode("utf-8", "surrogateescape"))  # type: ignore[arg-type]
+            connection.query(made.sql.encode("utf-8", "surrogateescape"))
         except MySQLError as error:
             raise CaptureRefused(
                 f"the shadow cannot make {made.kind} {made.database}{made.name and '.'}{made.name}: {error.args[-1]}",
@@ -222,14 +231,17 @@ class Shadow:
         try:
             self._let_in(sql)
             connection.select_db(made.database)
-            connection.query(sql)  # type: ignore[arg-type]
+            connection.query(sql)
         except MySQLError:
             return False
         return True
 
     def _context(self, query: Query) -> list[str]:
         """What the statement was run with, as the servers' own binlog tools say it."""
-        values: dict[str, Any] = {"timestamp": f"{query.seconds}.{query.micros:06d}", "time_zone": repr(self.offset(query))}
+        values: dict[str, Any] = {
+            "timestamp": f"{query.seconds}.{query.micros:06d}",
+            "time_zone": repr(self.offset(query)),
+        }
         if query.sql_mode is not None:
             values["sql_mode"] = query.sql_mode
         ids = {
@@ -258,8 +270,8 @@ def _program(named: str, flavor: Flavor) -> Path:
             return Path(found)
     raise ConfigError(
         f"there is no {named or _PROGRAMS[flavor][0]} on this machine for the shadow server",
-        hint="install the source's server package (the program is enough, it need not be started), or name a program in "
-        "capture.shadow",
+        hint="install the source's server package (the program is enough, it need not be started), or name a program "
+        "in capture.shadow",
     )
 
 
@@ -274,7 +286,7 @@ def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) 
         f"--lower-case-table-names={kind.lower_case_table_names}", f"--character-set-server={kind.character_set}",
         f"--collation-server={kind.collation}", "--skip-external-locking",
     ]  # fmt: skip
-    with open(directory / "made", "wb") as out:
+    with (directory / "made").open("wb") as out:
         if mariadb:
             options += ["--innodb-log-file-size=4M", "--aria-pagecache-buffer-size=128K", "--innodb-strict-mode=0"]
             install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
@@ -323,6 +335,5 @@ def _wait(process: subprocess.Popen[bytes], settings: ServerSettings, directory:
 
 def zone_offset_s(offset: str) -> int:
     """Seconds of ``+02:00``."""
-    match = _SIGNED.fullmatch(offset)
-    assert match is not None
-    return (-1 if match[1] == "-" else 1) * (int(match[2]) * 3600 + int(match[3]) * 60)
+    sign, hours, minutes = offset[:1], offset[1:3], offset[4:6]
+    return (-1 if sign == "-" else 1) * (int(hours) * 3600 + int(minutes) * 60)

@@ -75,8 +75,8 @@ _WORD = re.compile(r"[0-9A-Za-z_$\u0080-\uffff@.]+")
 _NUMBER = re.compile(r"[0-9.]+")
 _OPENS = re.compile(r"/\*M?!\d*")
 _NOTHING = {
-    "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL", "RESET",
-    "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT", "BEGIN",
+    "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL",
+    "RESET", "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT", "BEGIN",
     "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL", "USE",
 }  # fmt: skip
 # Behind CREATE, ALTER and DROP: the first of these words says what the statement is about.
@@ -129,13 +129,14 @@ class _Reader:
             return self._rename()
         if verb not in ("CREATE", "ALTER", "DROP"):
             raise _Unread(verb)
+        return self._about(verb)
+
+    def _about(self, verb: str) -> Meaning:
+        """CREATE, ALTER or DROP of something."""
         before, what = self._object()
         does = _OBJECTS[what]
-        if "TEMPORARY" in before:
-            return Meaning(does=Does.NOTHING)
-        if what == "SPATIAL":  # SPATIAL INDEX, or SPATIAL REFERENCE SYSTEM
-            does = Does.CHANGES if self._peek() in ("INDEX", "KEY") else Does.NOTHING
-            return Meaning(does=does)
+        if "TEMPORARY" in before or (what == "SPATIAL" and self._peek() not in ("INDEX", "KEY")):
+            does = Does.NOTHING  # also of SPATIAL REFERENCE SYSTEM
         if does is not Does.CHANGES:
             return Meaning(does=does)
         if verb == "DROP":
@@ -201,27 +202,25 @@ class _Reader:
         self._wait()
         out = Meaning(table=table)
         for clause in self._clauses():
-            self._clause(clause, out)
+            self._clause(clause, table, out)
         return out
 
-    def _clause(self, clause: list[_Token], out: Meaning) -> None:
-        table = out.table
-        assert table is not None
+    def _clause(self, clause: list[_Token], table: Name, out: Meaning) -> None:
         reader = _Reader(clause, table[0])
-        verb = reader._word()  # noqa: SLF001
-        following = reader._peek()  # noqa: SLF001
+        verb = reader._word()
+        following = reader._peek()
         if verb == "RENAME":
-            reader._rename_clause(table, out)  # noqa: SLF001
+            reader._rename_clause(table, out)
         elif verb == "CHANGE":
-            reader._skip("COLUMN")  # noqa: SLF001
-            reader._if_exists()  # noqa: SLF001
-            old, new = reader._column(), reader._column()  # noqa: SLF001
+            reader._skip("COLUMN")
+            reader._if_exists()
+            old, new = reader._column(), reader._column()
             if old.lower() != new.lower():
                 out.columns.append((old, new))
         elif verb == "DROP":
-            reader._drop_clause(out)  # noqa: SLF001
-        elif verb in ("EXCHANGE", "CONVERT") and ("PARTITION" in reader._words() or following == "TABLE"):  # noqa: SLF001
-            out.anew += [table, *reader._tables_named()]  # noqa: SLF001
+            reader._drop_clause(out)
+        elif verb in ("EXCHANGE", "CONVERT") and ("PARTITION" in reader._words() or following == "TABLE"):
+            out.anew += [table, *reader._tables_named()]
         elif verb in ("DISCARD", "IMPORT") or (verb == "TRUNCATE" and following == "PARTITION"):
             out.anew.append(table)
 
@@ -347,9 +346,7 @@ def _tokens(text: str, *, ansi_quotes: bool, backslash: bool) -> Iterator[_Token
     at, end = 0, len(text)
     while at < end:
         sign = text[at]
-        if match := _SPACE.match(text, at):
-            at = match.end()
-        elif match := _OPENS.match(text, at):
+        if (match := _SPACE.match(text, at)) or (match := _OPENS.match(text, at)):
             at = match.end()
         elif text.startswith("*/", at):
             at += 2

@@ -103,9 +103,7 @@ def plan_jobs(known: Known, found: Found, asked: Asked, *, dialect: Dialect, zon
 
 
 class _Plan:
-    def __init__(
-        self, known: Known, found: Found, asked: Asked, dialect: Dialect, zone: Zone, fill: Fill
-    ) -> None:
+    def __init__(self, known: Known, found: Found, asked: Asked, dialect: Dialect, zone: Zone, fill: Fill) -> None:
         self.known = known
         self.timeline = known.timeline
         self.found, self.asked, self.dialect, self.zone, self.fill = found, asked, dialect, zone, fill
