@@ -50,6 +50,7 @@ class CapturedStack(LocalStack):
             self.databases["source"] = source
         else:
             self.databases["source"].arguments = BINLOG
+            self.databases["source"].durable = True  # else a killed server has in its binlog what it has lost
 
     # The capture
 

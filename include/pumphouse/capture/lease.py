@@ -44,6 +44,9 @@ class Lease:
         self._lost: CaptureFenced | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._progress: Callable[[], Progress] = lambda: Progress(
+            gtid=record.gtid, moment=record.moment, lag_s=record.lag_s, transactions=record.transactions
+        )
 
     @classmethod
     def take(
@@ -93,6 +96,8 @@ class Lease:
     def keep(self, progress: Callable[[], Progress], also: Callable[[], None] = lambda: None) -> None:
         """Renew it from now on, with what ``progress`` says; ``also`` is called after each renewal."""
 
+        self._progress = progress
+
         def run() -> None:
             while not self._closed.wait(RENEW_S):
                 self._renew(progress())
@@ -105,14 +110,16 @@ class Lease:
         self._thread.start()
 
     def held(self) -> None:
-        """CaptureFenced where this process may not decide any more."""
+        """CaptureFenced where this process may not decide any more; asks the registry where that is not sure."""
+        if self._lost is None and self._clock.monotonic() > self._until:
+            self._renew(self._progress())  # it stood still, or the registry was away: whose it is now decides
         if self._lost is not None:
             raise self._lost
         if self._clock.monotonic() > self._until:
             raise CaptureFenced(
-                f"the registry was not reached for {CAPTURE_TTL_S - _MARGIN_S:.0f} s, or this process stood still: "
-                f"another may run the capture {self._record.capture_id} by now",
-                hint="start it again",
+                f"the registry was not reached for {CAPTURE_TTL_S - _MARGIN_S:.0f} s: another process may run the "
+                f"capture {self._record.capture_id} by now",
+                hint="start it again once the registry answers",
                 capture_id=self._record.capture_id,
                 owner=self._record.owner,
             )

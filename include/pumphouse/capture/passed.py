@@ -7,6 +7,7 @@ transaction's commit ts lies below every timestamp that is taken afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pymysql.connections import Connection
 
@@ -24,7 +25,7 @@ _ASK_S = 0.2
 _ABSENT_S = 60.0
 
 
-def identity(connection: Connection[object]) -> str:
+def identity(connection: Connection[Any]) -> str:
     """What two connections to one server have in common."""
     names = "'server_uuid', 'hostname', 'port', 'datadir'"
     found = execute(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import Schema
@@ -48,16 +49,18 @@ class RowWriter:
         """
         if not ranges:
             return []
-        targets = self._of(group)
-        found = encode(group, targets, ranges[0][0], ranges[-1][1])
+        first, last = ranges[0][0], ranges[-1][1]
+        found = encode(group, self._of(group, first, last), first, last)
         return [bytes(found.of(first, last)) for first, last in ranges]
 
-    def _of(self, group: Group) -> list[Target | None]:
-        out = []
-        for table in group.tables:
+    def _of(self, group: Group, first: int, last: int) -> list[Target | None]:
+        """Targets of the tables of a range; a group has tables from before a statement and from behind it."""
+        out: list[Target | None] = [None] * len(group.tables)
+        for at in np.unique(group.events.table[first:last]).tolist():
+            table = group.tables[at]
             if table not in self._targets:
                 self._targets[table] = self._target(table)
-            out.append(self._targets[table])
+            out[at] = self._targets[table]
         return out
 
     def _target(self, table: TableMap) -> Target | None:

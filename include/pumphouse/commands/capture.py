@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 from pumphouse.cli import Context, pass_context
+from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
+from pumphouse.commands.status import CAPTURE_COLUMNS, capture_row
 from pumphouse.parts import Parts
-from pumphouse.registry.base import CaptureRecord
-from pumphouse.registry.captures import is_live
+from pumphouse.status.look import capture_status
 
 
 @click.group()
@@ -75,33 +74,12 @@ def check_command(context: Context, *, as_json: bool) -> None:
 @pass_context
 def status_command(context: Context, *, as_json: bool) -> None:
     """List the cluster's captures: source, state, position, lag."""
-    found = [shown(each) for each in open_registry(context.settings).captures()]
+    cluster = open_registry(context.settings)
+    found = [capture_status(each, SYSTEM_CLOCK.now()) for each in cluster.captures()]
     if as_json:
-        print_json(found)
+        print_json([asdict(each) for each in found])
         return
-    rows = [
-        (each["id"], each["source"], each["state"], f"{each['lag_s']:.1f} s", f"{each['transactions']:,}", each["gtid"])
-        for each in found
-    ]
-    print_table(("CAPTURE", "SOURCE", "STATE", "LAG", "TRANSACTIONS", "POSITION"), rows)
+    print_table(CAPTURE_COLUMNS, [capture_row(each) for each in found])
     for each in found:
-        if each["reason"]:
-            click.echo(f"{each['id']}: {each['reason']}", err=True)
-
-
-def shown(record: CaptureRecord) -> dict[str, Any]:
-    """A capture as commands show it; formats.md, "Command output"."""
-    now = time.time()
-    state = "silent" if record.state.value == "running" and not is_live(record, now) else record.state.value
-    return {
-        "id": record.capture_id,
-        "source": record.source,
-        "host": record.host,
-        "state": state,
-        "heartbeat_age_s": round(max(0.0, now - record.heartbeat), 1),
-        "gtid": record.gtid,
-        "moment": record.moment,
-        "lag_s": round(record.lag_s, 1),
-        "transactions": record.transactions,
-        "reason": record.reason,
-    }
+        if each.reason:
+            click.echo(f"{each.capture_id}: {each.reason}", err=True)
