@@ -96,7 +96,9 @@ class Read:
         return {each.table: each for group in self.groups for each in group.tables}
 
 
-def read(server: MariaDbServer, start: Position, *, end: Position | None = None, timeout_s: float = 60, **options: Any) -> Read:
+def read(
+    server: MariaDbServer, start: Position, *, end: Position | None = None, timeout_s: float = 60, **options: Any
+) -> Read:
     """Read from a position to where the binlog ends now."""
     with server.connect() as connection:
         end = end or position_now(connection)
@@ -112,7 +114,9 @@ def read(server: MariaDbServer, start: Position, *, end: Position | None = None,
                     break
             elif isinstance(each, Heartbeat):
                 out.position = each.position
-                if each.position.gtids.covers(end.gtids) and (each.position.gtids or each.position.offset >= end.offset):
+                if each.position.gtids.covers(end.gtids) and (
+                    each.position.gtids or each.position.offset >= end.offset
+                ):
                     break
             assert time.monotonic() - began < timeout_s, f"read up to {out.position}, not to {end}"
     return out
@@ -134,7 +138,7 @@ def changes(
         done = encode(group, targets)
         for transaction in group.transactions:
             value = done.prewrite_value(transaction.first, transaction.last, 7)
-            out += map(lambda found: _decoded(by_id, *found), payload.row_changes(value))
+            out += [_decoded(by_id, *found) for found in payload.row_changes(value)]
         assert done.changes.sum() >= len(done.ends) or any(each is None for each in targets)
     return out
 

@@ -160,6 +160,7 @@ def _is_virtual(column: ColumnInfo) -> bool:
 
 
 def has_default(column: ColumnInfo) -> bool:
+    """Whether a row that lacks the column would not be NULL there, so that inserted rows say it."""
     return not (
         column.default is None
         and column.default_bit is None

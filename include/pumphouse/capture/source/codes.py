@@ -1,4 +1,7 @@
-"""Numbers of the binlog: types of events and of columns (MySQL's libs/mysql/binlog/event, MariaDB's sql/log_event.h)."""
+"""Numbers of the binlog: types of events and of columns.
+
+MySQL's libs/mysql/binlog/event, MariaDB's sql/log_event.h.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,10 @@ from pumphouse.model.table import MysqlType
 
 _WANTED = 1 << 12
 _NAMES = 1 << 14  # of one JSON document's objects that are open at once
+_IMAGE = (
+    "on the source: SET GLOBAL binlog_row_image = FULL; what was written before cannot be read: take a new"
+    " `pumphouse archive dump`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class Mutations:
         """Bytes of the mutations of events ``range(first, last)``."""
         low = int(self.ends[first - self.first - 1]) if first > self.first else 0
         high = int(self.ends[last - self.first - 1]) if last > self.first else 0
-        return memoryview(self.data)[low : max(low, high)]
+        return self.data[low : max(low, high)].data
 
     def prewrite_value(self, first: int, last: int, schema_version: int) -> bytes:
         """A whole prewrite value of these events."""
@@ -99,7 +103,8 @@ def encode(group: Group, targets: Sequence[Target | None], first: int = 0, last:
     Args:
         group: what was read.
         targets: by number of the group's tables; None leaves a table out.
-        first, last: None = to the last one.
+        first: the first event.
+        last: the one behind the last; None = all that follow.
 
     Raises:
         CaptureRefused: a value has no exact form, or an image lacks a column; table and column are named.
@@ -131,19 +136,19 @@ class _Run:
         self.changes = np.zeros(count, np.int64)
         self.state = np.zeros(rows.STATES, np.int64)
         self._scratch = np.empty((2, 2 * plan.widest), np.int64)
-        self._single, self._double = np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+        single, double = np.zeros(1, np.uint32), np.zeros(1, np.uint64)
+        self._tools = plan.maps, single, single.view(np.float32), double, double.view(np.float64)
         self._wanted = np.empty((_WANTED, 4), np.int64)
         self._order, self._stack = np.empty(_NAMES, np.int32), np.empty((jsonb.MAX_DEPTH, jsonb.LEVEL), np.int64)
-        self._patch_at, self._patch_ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._patch_data: Bytes = np.zeros(0, np.uint8)
+        self._patches: rows.Patches = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint8)
 
     def again(self) -> bool:
         """Run the kernel; whether it has to run again."""
+        plan = self._plan
         why = rows.encode(
-            self._group.data, self._events, self._count, self._plan.targets, self._plan.columns, self._plan.keys,
-            self._plan.maps, self._scratch, self._plan.widest, self._single, self._single.view(np.float32),
-            self._double, self._double.view(np.float64), self._patch_at, self._patch_ends, self._patch_data,
-            self._wanted, self._order, self._stack, self.out, self.ends, self.changes, self.state,
+            self._group.data, self._events, self._count, plan.targets, plan.columns, plan.keys, self._tools,
+            self._scratch, plan.widest, self._patches, self._wanted, self._order, self._stack, self.out, self.ends,
+            self.changes, self.state,
         )  # fmt: skip
         if why == rows.DONE:
             return False
@@ -171,9 +176,11 @@ class _Run:
             if target is not None:
                 made.append(_document(target, column, data))
         # The kernel meets them in this order again.
-        self._patch_at = self._wanted[:asked, 0].copy()
-        self._patch_ends = np.cumsum([len(each) for each in made], dtype=np.int64)
-        self._patch_data = np.frombuffer(b"".join(made), np.uint8).copy()
+        self._patches = (
+            self._wanted[:asked, 0].copy(),
+            np.cumsum([len(each) for each in made], dtype=np.int64),
+            np.frombuffer(b"".join(made), np.uint8).copy(),
+        )
 
     def _refuse(self, why: int) -> NoReturn:
         event, row, at = (int(self.state[each]) for each in (rows.S_EVENT, rows.S_ROW, rows.S_COLUMN))
@@ -183,11 +190,7 @@ class _Run:
             raise CorruptionError(f"the source's binlog is damaged: row {row} of an event of {name} makes no sense")
         column = target.source.columns[at].name
         what, hint = {
-            rows.ABSENT: (
-                f"a row of {name} lacks the column {column}",
-                "on the source: SET GLOBAL binlog_row_image = FULL; what was written before cannot be read: take a new"
-                " `pumphouse archive dump`",
-            ),
+            rows.ABSENT: (f"a row of {name} lacks the column {column}", _IMAGE),
             rows.BAD_TEXT: (f"a value of {name}.{column} is no text of its character set", "correct it on the source"),
             rows.BAD_TIME: (f"a value of {name}.{column} is no time", "correct it on the source"),
         }[why]

@@ -171,7 +171,7 @@ _STATUS: dict[int, Callable[[Fields], dict[str, Any] | None]] = {
     3: lambda f: {"auto_increment": (f.number(2), f.number(2))},
     4: _charsets,
     5: lambda f: {"time_zone": _text(f)},
-    6: lambda f: {} if _text(f) else {},
+    6: lambda f: {} if f.take(f.number(1)) else None,
     7: lambda f: {"lc_time_names": f.number(2)},
     8: lambda f: {"database_collation": f.number(2)},
     9: _skip(8),
@@ -216,7 +216,7 @@ def xa_prepare(body: bytes) -> Xa | None:
 
 
 def inflated(data: bytes) -> bytes:
-    """What MariaDB compressed: a byte (0x80, algorithm, bytes of the length), the length in big endian, zlib's bytes."""
+    """What MariaDB compressed: a byte (0x80, algorithm, width of the length), length in big endian, zlib's bytes."""
     if not data or not data[0] & 0x80 or data[0] & 0x70:
         raise damaged("a compressed event has an unknown header")
     width = data[0] & 7

@@ -1,11 +1,11 @@
 """Kernel that turns the row images of rows events into table mutations of TiDB Binlog (docs/formats.md).
 
-A mutation is made for each rows event: its rows, then the sequence of their kinds. An update that moves a row to another
-clustered key becomes a deleted and an inserted row, as TiDB writes it. Values: MySQL's documentation of the row event
+A mutation is made for each rows event: its rows, then the sequence of their kinds. An update that moves a row to
+another clustered key becomes a deleted and an inserted row, as TiDB writes it. Values: MySQL's documentation
 ("Rows_event", the binary log's storage of DECIMAL, DATETIME2, TIME2 and TIMESTAMP2).
 """
 
-# mypy: disable-error-code="arg-type, assignment, return-value, operator, index"
+# mypy: disable-error-code="arg-type, assignment, return-value, operator, index, no-any-return"
 # (inside kernels there is one kind of integer)
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ _INSERT, _UPDATE, _DELETE = 0, 1, 2
 _TAGS = np.array([0x12, 0x1A, 0x32], np.uint8)  # inserted_rows, updated_rows, deleted_rows
 _CODES = np.array([0, 1, 4], np.uint8)  # of MutationType
 _SCALE = np.array([1, 10_000, 10_000, 100, 100, 1, 1], np.int64)  # of a fraction, by digits
+
+
+# The map of characters, and a place each where a float's bits are seen as a number: of 32 and of 64 bits.
+Tools = tuple[Int32s, NDArray[np.uint32], NDArray[np.float32], UInts, NDArray[np.float64]]
+# Values that were asked for, in the order in which they are met: where they lie, where they end in the bytes, these.
+Patches = tuple[Ints, Ints, Bytes]
 
 
 @primitive
@@ -223,15 +229,12 @@ def _put_value(  # noqa: C901, PLR0911, PLR0912 - one a way of writing
     at: int,
     size: int,
     column: Ints,
-    maps: Int32s,
-    words: NDArray[np.uint32],
-    singles: NDArray[np.float32],
-    longs: UInts,
-    doubles: NDArray[np.float64],
+    tools: Tools,
     out: Bytes,
     to: int,
 ) -> int:
     """Write the datum of a value that is not NULL; -1 = a text, -2 = a time that is none."""
+    maps, words, singles, longs, doubles = tools
     op = column[OP]
     if op == SIGNED:
         out[to] = 0x08
@@ -293,7 +296,7 @@ def _locate(
     data: Bytes, bitmap: int, at: int, end: int, columns: Ints, first: int, width: int, places: Ints, sizes: Ints,
     shift: int, state: Ints,
 ) -> int:  # fmt: skip
-    """Where each value of an image lies, and in ``state`` how many bytes the rows may take; position behind it, or -1."""
+    """Where each value of an image lies, and in ``state`` the bytes that rows may take; position behind it, or -1."""
     present = 0
     for column in range(width):
         present += data[bitmap + (column >> 3)] >> (column & 7) & 1
@@ -328,13 +331,12 @@ def _locate(
 
 
 @kernel
-def _put_list(
-    data: Bytes, columns: Ints, target: Ints, places: Ints, sizes: Ints, shift: int, inserted: bool, maps: Int32s,
-    words: NDArray[np.uint32], singles: NDArray[np.float32], longs: UInts, doubles: NDArray[np.float64],
-    patch_at: Ints, patch_ends: Ints, patches: Bytes, wanted: Ints, order: Int32s, stack: Ints, out: Bytes, to: int,
-    state: Ints,
+def _put_list(  # noqa: C901, PLR0912 - one pass over the columns
+    data: Bytes, columns: Ints, target: Ints, places: Ints, sizes: Ints, shift: int, inserted: bool, tools: Tools,
+    patched: Patches, wanted: Ints, order: Int32s, stack: Ints, out: Bytes, to: int, state: Ints,
 ) -> int:  # fmt: skip
-    """Pairs of column id and value; of an inserted row without its handle's columns. -1 = why is in ``state[S_NEED]``."""
+    """Pairs of column id and value; of an inserted row without its handle's. -1: ``state[S_NEED]`` says why."""
+    patch_at, patch_ends, patches = patched
     first = target[FIRST]
     begin = to
     for column in range(target[WIDTH]):
@@ -375,7 +377,7 @@ def _put_list(
                 made = to
             to = made
             continue
-        to = _put_value(data, place, size, info, maps, words, singles, longs, doubles, out, to)
+        to = _put_value(data, place, size, info, tools, out, to)
         if to < 0:
             state[S_COLUMN], state[S_NEED] = column, BAD_TEXT if to == -1 else BAD_TIME
             return -1
@@ -404,8 +406,7 @@ def _prefix_end(data: Bytes, at: int, size: int, characters: int, text: bool) ->
 
 @kernel
 def _put_handle(
-    data: Bytes, columns: Ints, target: Ints, keys: Ints, places: Ints, sizes: Ints, shift: int, maps: Int32s,
-    words: NDArray[np.uint32], singles: NDArray[np.float32], longs: UInts, doubles: NDArray[np.float64],
+    data: Bytes, columns: Ints, target: Ints, keys: Ints, places: Ints, sizes: Ints, shift: int, tools: Tools,
     out: Bytes, to: int, state: Ints,
 ) -> int:  # fmt: skip
     """The handle of an inserted row; -1 as `_put_list`."""
@@ -425,7 +426,7 @@ def _put_handle(
             to = put_varint(out, to + 1, _int_le(data, place, size, info[OP] == SIGNED))
             continue
         begin = to
-        to = _put_value(data, place, size, info, maps, words, singles, longs, doubles, out, to)
+        to = _put_value(data, place, size, info, tools, out, to)
         if to < 0:
             state[S_COLUMN], state[S_NEED] = column, BAD_TEXT if to == -1 else BAD_TIME
             return -1
@@ -527,16 +528,10 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one pass over events, rows and col
     targets: Ints,
     columns: Ints,
     keys: Ints,
-    maps: Int32s,
+    tools: Tools,
     scratch: Ints,
     widest: int,
-    words: NDArray[np.uint32],
-    singles: NDArray[np.float32],
-    longs: UInts,
-    doubles: NDArray[np.float64],
-    patch_at: Ints,
-    patch_ends: Ints,
-    patches: Bytes,
+    patched: Patches,
     wanted: Ints,
     order: Int32s,
     stack: Ints,
@@ -577,8 +572,8 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one pass over events, rows and col
                 state[S_ROW] = count
                 if at < 0:
                     return DAMAGED
-                if state[S_PATCH] < len(patch_at):
-                    state[S_NEED] += len(patches)
+                if state[S_PATCH] < len(patched[0]):
+                    state[S_NEED] += len(patched[2])
                 if state[S_NEED] > len(out):
                     state[S_PATCH], state[S_WANTED] = patch, asked
                     return FULL
@@ -596,18 +591,17 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one pass over events, rows and col
                     shift = widest if moved and half == 1 else 0
                     if what == _INSERT:
                         fill = _put_handle(
-                            data, columns, target, keys, places, sizes, shift, maps, words, singles, longs, doubles, out,
-                            fill, state,
+                            data, columns, target, keys, places, sizes, shift, tools, out, fill, state,
                         )  # fmt: skip
                     if fill >= 0:
                         fill = _put_list(
-                            data, columns, target, places, sizes, shift, what == _INSERT, maps, words, singles, longs,
-                            doubles, patch_at, patch_ends, patches, wanted, order, stack, out, fill, state,
+                            data, columns, target, places, sizes, shift, what == _INSERT, tools, patched, wanted, order,
+                            stack, out, fill, state,
                         )  # fmt: skip
                     if fill >= 0 and what == _UPDATE:
                         fill = _put_list(
-                            data, columns, target, places, sizes, widest, False, maps, words, singles, longs, doubles,
-                            patch_at, patch_ends, patches, wanted, order, stack, out, fill, state,
+                            data, columns, target, places, sizes, widest, False, tools,
+                            patched, wanted, order, stack, out, fill, state,
                         )  # fmt: skip
                     if fill < 0:
                         return state[S_NEED]

@@ -31,7 +31,7 @@ from pumphouse.capture.source.model import (
 )
 from pumphouse.capture.source.session import Session
 from pumphouse.capture.source.statements import Word, word_of
-from pumphouse.codec.jit import Bytes, Ints, UInts
+from pumphouse.codec.jit import Bytes, Ints
 from pumphouse.errors import CaptureRefused
 from pumphouse.settings import ServerSettings
 
@@ -47,7 +47,7 @@ _ENGINES = "it mixes tables with and without transactions: keep them apart; begi
 _REFUSED = {
     codes.PARTIAL_UPDATE: (
         "parts of JSON values in place of rows",
-        "on the source: SET GLOBAL binlog_row_value_options = ''; what was written before cannot be read: take a new dump",
+        "on the source: SET GLOBAL binlog_row_value_options = ''; what was written before needs a new dump",
     ),
     codes.INCIDENT: (
         "an incident: the source lost events",
@@ -59,6 +59,9 @@ _REFUSED = {
 }
 # Where the bytes of decompressed events lie until the group is put together: far behind any buffer.
 _ASIDE = 1 << 48
+
+# Of events: where they begin, their sizes, their types.
+_Events = tuple[Ints, Ints, Ints]
 
 
 @contextmanager
@@ -163,7 +166,7 @@ class Reader:
         self._data: Bytes = np.empty(2 * _READ_BYTES, np.uint8)
         self.used = 0
         self._seen = 0  # up to here packets were looked at
-        self._events = [np.empty(_EVENTS, np.int64) for _ in range(3)]
+        self._events = _events(_EVENTS)
         self._found = np.zeros(walk.FOUND, np.int64)
         self._state = np.zeros(walk.STATES, np.int64)
         self._counts = np.zeros(4, np.int64)
@@ -191,7 +194,7 @@ class Reader:
             more = np.empty(2 * len(self._data), np.uint8)
             more[: self.used] = self._data[: self.used]
             self._data = more
-        return memoryview(self._data)[self.used :]
+        return self._data[self.used :].data
 
     def took(self, size: int) -> bytes | None:
         """So many bytes were put there. An error packet of the source, b"" at the binlog's end, else None."""
@@ -199,7 +202,7 @@ class Reader:
         while True:
             walk.packets(self._data, self._seen, self.used, self._summed, self._semi_sync, *self._events, self._found)
             count, self._seen, why, asked = map(int, self._found)
-            self._walk(self._data, 0, *self._events, count, asked)
+            self._walk(self._data, 0, self._events, count, asked)
             if why == walk.FORMAT:
                 self._format(int(self._events[0][count - 1]), int(self._events[1][count - 1]))
             elif why == walk.MORE:
@@ -224,15 +227,14 @@ class Reader:
 
     # -- events
 
-    def _walk(
-        self, data: Bytes, base: int, begins: Ints, sizes: Ints, types: Ints, count: int, asked: int = -1
-    ) -> None:
+    def _walk(self, data: Bytes, base: int, found: _Events, count: int, asked: int = -1) -> None:
         """Have the kernel go over events; look at those that it stops at."""
+        begins, sizes, types = found
         self._counts[0], self._counts[1] = 0, count
         while True:
             why = walk.transactions(
-                data, base, begins, sizes, types, self._counts, self._state, self._open_ids, self._open_tables,
-                *self._tables.index(), self._txns, self._rows,
+                data, base, *found, self._counts, self._state, self._open_ids, self._open_tables,
+                self._tables.index(), self._txns, self._rows,
             )  # fmt: skip
             if why == walk.DONE:
                 break
@@ -381,14 +383,14 @@ class Reader:
 
     def _payload(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
         inner = np.frombuffer(events.unpacked(body), np.uint8)
-        columns = [np.empty(max(1024, len(inner) // 64), np.int64) for _ in range(3)]
+        columns = _events(max(1024, len(inner) // 64))
         while (count := walk.plain_events(inner, *columns)) == -2:
-            columns = [np.empty(2 * len(each), np.int64) for each in columns]
+            columns = _events(2 * len(columns[0]))
         if count < 0:
             raise events.damaged(f"behind {self._place()} a compressed transaction makes no sense")
         outer = self._counts[:2].copy()
         transaction = int(self._counts[2])
-        self._walk(inner, self._put_aside(inner.tobytes()), *columns, count)
+        self._walk(inner, self._put_aside(inner.tobytes()), columns, count)
         self._counts[:2] = outer
         # Its inner events have no place in the file.
         for column, value in (
@@ -412,10 +414,10 @@ class Reader:
         whole = bytearray(head[: fields.at] + events.inflated(head[fields.at :]))
         whole[4] = plain
         inner = np.frombuffer(bytes(whole), np.uint8)
-        one = [np.array([each], np.int64) for each in (0, len(inner), plain)]
+        one = (np.zeros(1, np.int64), np.array([len(inner)]), np.array([plain]))
         outer = self._counts[:2].copy()
         kept = self._txns[self._counts[2]].copy()
-        self._walk(inner, self._put_aside(bytes(whole)), *one, 1)
+        self._walk(inner, self._put_aside(bytes(whole)), one, 1)
         kept[walk.T_LAST] = self._counts[3]
         self._txns[self._counts[2]] = kept
         self._counts[:2] = outer
@@ -598,6 +600,10 @@ class Reader:
         self.used, self._seen = left, 0
 
 
+def _events(count: int) -> _Events:
+    return np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+
+
 class _Definitions:
     """Tables by the bytes of their definitions, for `walk.transactions`: a hash table that Python fills."""
 
@@ -609,7 +615,7 @@ class _Definitions:
         self._places = np.zeros(65, np.int64)
         self._kept: Bytes = np.zeros(1 << 14, np.uint8)
 
-    def index(self) -> tuple[Ints, UInts, Ints, Bytes]:
+    def index(self) -> walk.Definitions:
         """As the kernel takes it."""
         return self._slots, self._hashes, self._places, self._kept
 

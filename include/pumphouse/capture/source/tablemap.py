@@ -82,7 +82,7 @@ def _column(metas: Fields, tp: int) -> Column:
     return Column(name="", tp=tp, meta=meta, nullable=True)
 
 
-def _add(columns: list[Column], kind: int, fields: Fields) -> None:
+def _add(columns: list[Column], kind: int, fields: Fields) -> None:  # noqa: C901, PLR0912 - one a field
     """One field of the optional metadata."""
     if kind == SIGNEDNESS:
         numbers = [at for at, column in enumerate(columns) if column.tp in _NUMBERS]

@@ -1,4 +1,4 @@
-"""A table of the history as the rows of one TABLE_MAP become it: held against each other once, then numbers for kernels."""
+"""A table of the history as the rows of one TABLE_MAP become it: held against each other once, then numbers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _read_as(fields: Ints, column: Column) -> int:
     elif tp in (*_BLOBS, MysqlType.JSON, MysqlType.GEOMETRY, codes.BLOB_COMPRESSED, codes.VECTOR):
         prefix = meta
     else:
-        fixed = _FIXED.get(tp, 0)
+        fixed = _FIXED.get(MysqlType(tp), 0) if tp in _FIXED else 0
     if not fixed and not 1 <= prefix <= 4:
         raise _Differs(f"its type {tp} is not known")
     fields[rows.FIXED], fields[rows.PREFIX] = fixed, prefix
@@ -205,7 +205,7 @@ def _written_as(fields: Ints, column: Column, wanted: ColumnInfo) -> bool:  # no
         fields[rows.OP] = rows.BITS
         return True
     if tp in _SIMPLE and field.tp == tp:
-        fields[rows.OP] = _SIMPLE[tp]
+        fields[rows.OP] = _SIMPLE[MysqlType(tp)]
         return True
     if kind_of(field) is Kind.JSON and tp in (MysqlType.JSON, *_BLOBS):
         fields[rows.OP] = rows.JSON if tp == MysqlType.JSON else rows.HELPED

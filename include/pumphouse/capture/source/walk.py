@@ -6,7 +6,7 @@ bytes (u32 time, u8 type, u32 server id, u32 size, u32 end in the file, u16 flag
 description says so, a CRC-32.
 """
 
-# mypy: disable-error-code="arg-type, assignment, return-value, call-overload, operator"
+# mypy: disable-error-code="arg-type, assignment, return-value, call-overload, operator, no-any-return"
 # (inside kernels there is one kind of integer)
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ STANDALONE, PREPARED_XA, COMPLETED_XA = 1, 64, 128
 # Columns of a rows event (`model.RowsEvents`).
 R_TABLE, R_KIND, R_BITMAPS, R_START, R_END, R_FLAGS = range(6)
 R_COLUMNS = 6
+
+# Tables that are known: slots of a hash table (open addressing, a power of two, -1 = free), then by index hashes, where
+# the definitions begin (and the next ones), and their bytes.
+Definitions = tuple[Ints, UInts, Ints, Bytes]
 
 _BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 _COMMIT = np.frombuffer(b"COMMIT", np.uint8)
@@ -126,9 +130,17 @@ def _joined(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @kernel
-def packets(
-    data: Bytes, at: int, end: int, summed: bool, acknowledging: bool, begins: Ints, sizes: Ints, types: Ints, found: Ints
-) -> None:  # fmt: skip
+def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read brought
+    data: Bytes,
+    at: int,
+    end: int,
+    summed: bool,
+    acknowledging: bool,
+    begins: Ints,
+    sizes: Ints,
+    types: Ints,
+    found: Ints,
+) -> None:
     """Find the events of whole packets in ``data[at:end]``; it stops behind a format description.
 
     ``begins``, ``sizes`` (header included, checksum not) and ``types`` get one entry an event. ``found`` becomes
@@ -172,10 +184,10 @@ def packets(
                 why = DAMAGED
                 break
         # A format description has its sum only where its own events have: the byte before it says so.
-        if with_sum and (kind != codes.FORMAT or data[begin + length - 1] == 1):
-            if np.int64(crc32(data, begin, begin + length)) != u32(data, begin + length):
-                why = CHECKSUM
-                break
+        checked = with_sum and (kind != codes.FORMAT or data[begin + length - 1] == 1)
+        if checked and np.int64(crc32(data, begin, begin + length)) != u32(data, begin + length):
+            why = CHECKSUM
+            break
         begins[count], sizes[count], types[count] = begin, length, kind
         if wanted:
             asked = count
@@ -226,8 +238,9 @@ def definition_hash(data: Bytes, at: int, end: int) -> np.uint64:
 
 
 @primitive
-def _known(data: Bytes, at: int, end: int, slots: Ints, hashes: UInts, places: Ints, kept: Bytes) -> int:
-    """Index of a definition that is known, -1 = it is not. ``slots``: open addressing, a power of two, -1 = free."""
+def _known(data: Bytes, at: int, end: int, definitions: Definitions) -> int:
+    """Index of a definition that is known, -1 = it is not."""
+    slots, hashes, places, kept = definitions
     value = hash_of(data, at, end)
     mask = np.uint64(len(slots) - 1)
     slot = np.int64(value & mask)
@@ -258,12 +271,10 @@ def _text_of(data: Bytes, begin: int, end: int) -> int:
 
 @primitive
 def _is(data: Bytes, at: int, end: int, word: Bytes) -> bool:
-    if end - at != len(word):
-        return False
-    for byte in range(len(word)):
-        if data[at + byte] != word[byte]:
-            return False
-    return True
+    same = end - at == len(word)
+    for byte in range(len(word) if same else 0):
+        same = same and data[at + byte] == word[byte]
+    return same
 
 
 @primitive
@@ -349,10 +360,7 @@ def transactions(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket 
     state: Ints,
     ids: Ints,
     indices: Ints,
-    slots: Ints,
-    hashes: UInts,
-    places: Ints,
-    kept: Bytes,
+    definitions: Definitions,
     txns: Ints,
     rows: Ints,
 ) -> int:
@@ -386,7 +394,7 @@ def transactions(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket 
             if body + 8 > end:
                 why = BROKEN
                 break
-            index = _known(data, body + 8, end, slots, hashes, places, kept)
+            index = _known(data, body + 8, end, definitions)
             if index < 0:
                 why = NEW_TABLE
                 break
