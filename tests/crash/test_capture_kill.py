@@ -66,9 +66,13 @@ class Writers:
         what = rng.random()
         if what < 0.5:
             verb = "INSERT INTO" if table == "keyless" else "REPLACE INTO"
-            cursor.execute(f"{verb} {table} (id, name, n) VALUES (%s, %s, %s)", (key, "x" * rng.randrange(30), rng.random()))
+            cursor.execute(
+                f"{verb} {table} (id, name, n) VALUES (%s, %s, %s)", (key, "x" * rng.randrange(30), rng.random())
+            )
         elif what < 0.8:
-            cursor.execute(f"UPDATE {table} SET n = n + 1, name = REVERSE(name) WHERE id BETWEEN %s AND %s", (key, key + 3))
+            cursor.execute(
+                f"UPDATE {table} SET n = n + 1, name = REVERSE(name) WHERE id BETWEEN %s AND %s", (key, key + 3)
+            )
         else:
             cursor.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
 

@@ -18,6 +18,7 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
 from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.durable import write_atomic
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.runs import load
@@ -25,32 +26,41 @@ from pumphouse.settings import Settings
 from tests.stack.local import SMALL, LocalStack
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.pumps import CLI
+from tests.support.capturing import arguments as binlog
+from tests.support.kind import is_mysql
+from tests.support.mysql import MySqlServer, mysqld
 
 NAME = "capture"
-BINLOG = (
-    "--log-bin=bin",
-    "--server-id=1",
-    "--binlog-format=ROW",
-    "--binlog-row-image=FULL",
-    "--binlog-row-metadata=FULL",
-)
-MYSQL_BINLOG = ("--log-bin=bin", "--server-id=1", "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--binlog-row-metadata=FULL")  # fmt: skip
 
 
 class CapturedStack(LocalStack):
-    """The local stack whose source writes a row binlog, which a capture follows."""
+    """The local stack whose source writes a row binlog, which a capture follows; with ``--server mysql`` a MySQL's."""
 
-    def __init__(self, directory: Path, *, source: MariaDbServer | None = None, **settings: Any) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         values = copy.deepcopy(SMALL)
         values["pump"]["gen_binlog_interval_s"] = 0.3
         values["load"] = {"connections": 2, "engine": "local"}
         values["capture"] = {"directory": str(directory / "c"), **settings}
         super().__init__(directory, store="file", settings=values)
-        if source is not None:
-            self.databases["source"] = source
-        else:
-            self.databases["source"].arguments = BINLOG
-            self.databases["source"].durable = True  # else a killed server has in its binlog what it has lost
+        # A server that is not durable has in its binlog, after a kill, what it has lost.
+        made = MySqlServer if is_mysql() else MariaDbServer
+        self.databases["source"] = made(
+            self.directory / "source", name="source", supervisor=self.supervisor, durable=True, arguments=binlog()
+        )
+        if is_mysql():
+            values["capture"]["shadow"] = str(mysqld(self.directory / "mysqld"))
+
+    def write_settings(self) -> None:
+        """A MySQL is reached by TLS."""
+        super().write_settings()
+        source = self.dsn("source")
+        if not source.tls_ca:
+            return
+        text = self.config.read_text()
+        more = f"tls_ca = {json.dumps(source.tls_ca)}\ntls_check_name = false\n"
+        text = text.replace("[source]\n", "[source]\n" + more)
+        text = text.replace("[schema]\n", "[schema]\n" + more.replace("tls_", "history_tls_"))
+        write_atomic(self.config, text.encode(), mode=0o600)
 
     # The capture
 

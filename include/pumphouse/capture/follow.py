@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -147,17 +148,23 @@ class Follower:
             raise item
 
     def _group(self, group: Group) -> None:
-        if self._made or any(transaction.queries or transaction.xa for transaction in group.transactions):
-            for transaction in group.transactions:
-                self._one(group, transaction)
-        else:
-            self._plain(group)
+        plain: list[Transaction] = []
+        for transaction in group.transactions:
+            if not (transaction.queries or transaction.xa or self._made):
+                plain.append(transaction)
+                continue
+            self._plain(group, plain)
+            for each in plain:
+                self._gtids = self._gtids.plus(each.gtid) if each.final else self._gtids
+            plain.clear()
+            self._one(group, transaction)
+        self._plain(group, plain)
         self._gtids = group.end.gtids
 
-    def _plain(self, group: Group) -> None:
-        """Transactions without statements: all of them are encoded at once."""
-        values = self._rows.values(group, [(each.first, each.last) for each in group.transactions])
-        for transaction, value in zip(group.transactions, values, strict=True):
+    def _plain(self, group: Group, transactions: Sequence[Transaction]) -> None:
+        """Neighbours without statements: all of them are encoded at once."""
+        values = self._rows.values(group, [(each.first, each.last) for each in transactions])
+        for transaction, value in zip(transactions, values, strict=True):
             self._add(transaction, value)
 
     def _add(self, transaction: Transaction, value: bytes) -> None:
@@ -173,7 +180,7 @@ class Follower:
         self._passed(transaction)
 
     def _one(self, group: Group, transaction: Transaction) -> None:
-        """A transaction among statements; one with a statement is decided alone, with all that it has."""
+        """A transaction with a statement, or a part of one: it is decided alone, with all that it has."""
         if transaction.xa is not None:
             raise CaptureRefused(
                 f"the transaction {transaction.gtid} is a step of the XA transaction {transaction.xa.xid}: it is not "
@@ -181,12 +188,6 @@ class Follower:
                 hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
                 place=transaction.gtid,
             )
-        if not transaction.queries and not self._made:
-            (value,) = self._rows.values(group, [(transaction.first, transaction.last)])
-            self._add(transaction, value)
-            if transaction.final:
-                self._gtids = self._gtids.plus(transaction.gtid)
-            return
         if not self._made:
             self._flush(always=True)
             self._number = self._journal.mark.schema

@@ -281,10 +281,10 @@ def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) 
     options = [
         f"--datadir={data}", f"--socket={socket}", f"--pid-file={directory / 'pid'}", f"--tmpdir={directory}",
         f"--log-error={directory / 'log'}", "--skip-networking", "--skip-log-bin", "--innodb-buffer-pool-size=16M",
-        "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--performance-schema=0",
+        "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--performance-schema=0",
         "--key-buffer-size=64K", "--table-open-cache=64", "--max-connections=10", "--secure-file-priv=",
         f"--lower-case-table-names={kind.lower_case_table_names}", f"--character-set-server={kind.character_set}",
-        f"--collation-server={kind.collation}", "--skip-external-locking",
+        f"--collation-server={kind.collation}",
     ]  # fmt: skip
     with (directory / "made").open("wb") as out:
         if mariadb:
