@@ -86,8 +86,8 @@ class Schema:
                 log.warning("routine_left_out", statement=text[:200], reason=error.message)
             return [], True
         self.shadow.run(query, text)
-        found = self.found()
         self.refuse_actions()
+        found = self.found()
         jobs = self._plan(found, said, query, text)
         log.info("ddl", statement=text[:500], jobs=[job["query"] for job in jobs])
         return jobs, True
@@ -101,8 +101,8 @@ class Schema:
         Raises:
             SchemaError: the history has what the source has not.
         """
-        found = self.found()
         self.refuse_actions()
+        found = self.found()
         gone = [name for name in self.tables() if name not in found.tables and (anew or self.without(*name))]
         drop = {".".join(name) for name in gone} | {
             info.name for info in self.known.timeline.databases_at(MAX_TSO) if anew and info.name not in found.databases

@@ -161,7 +161,7 @@ class Journal:
         for head, rest in _records(file.path, data, torn=False):
             count = int(head.get("count", 0))
             starts = np.frombuffer(rest, "<u8", count)
-            place = int(np.searchsorted(starts, start_ts))
+            place = int(np.searchsorted(starts, np.uint64(start_ts)))  # of a plain int it would compare floats
             if place < count and int(starts[place]) == start_ts:
                 return Tso(int(np.frombuffer(rest, "<u8", count, count * 8)[place]))
         return None

@@ -33,6 +33,11 @@ class Progress:
     transactions: int
 
 
+def new_owner() -> str:
+    """A name for a process."""
+    return secrets.token_hex(8)
+
+
 class Lease:
     """Held from `take` until `release`, or until the registry was out of reach for too long."""
 
@@ -56,17 +61,27 @@ class Lease:
         *,
         source: str,
         server: str,
+        owner: str = "",
+        dead: str = "",
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Become the one that runs a capture.
 
+        Args:
+            cluster: where it is registered.
+            capture_id: which.
+            source, server: what it follows.
+            owner: what this process is called; '' = a new name.
+            dead: an owner that does not run any more, whatever its record says.
+            clock: of heartbeats.
+
         Raises:
             CaptureFenced: another process runs it.
         """
-        owner = secrets.token_hex(8)
+        owner = owner or new_owner()
 
         def change(found: CaptureRecord | None) -> CaptureRecord:
-            if found is not None and found.owner != owner and is_live(found, clock.now()):
+            if found is not None and found.owner not in (owner, dead) and is_live(found, clock.now()):
                 raise CaptureFenced(
                     f"the capture {capture_id} runs on {found.host}, its last heartbeat is "
                     f"{max(0.0, clock.now() - found.heartbeat):.0f} s old",
@@ -95,7 +110,6 @@ class Lease:
 
     def keep(self, progress: Callable[[], Progress], also: Callable[[], None] = lambda: None) -> None:
         """Renew it from now on, with what ``progress`` says; ``also`` is called after each renewal."""
-
         self._progress = progress
 
         def run() -> None:

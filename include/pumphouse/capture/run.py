@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal
-from pumphouse.capture.lease import Lease, Progress
+from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas
@@ -73,12 +74,21 @@ def run_capture(
     table = _history_table(history)
     require_no_target(settings.source, settings.target_sections)
     with ExitStack() as stack:
-        stack.enter_context(_owned(settings.capture.directory))
+        owner = new_owner()
+        dead = stack.enter_context(_owned(settings.capture.directory, owner))
         with session(settings.source) as connection:
             own = own_databases(settings, connection, table)
             _require_fit(connection, settings, own)
             server = identity(connection)
-        lease = Lease.take(cluster, settings.capture.id, source=where(settings.source), server=server, clock=clock)
+        lease = Lease.take(
+            cluster,
+            settings.capture.id,
+            source=where(settings.source),
+            server=server,
+            owner=owner,
+            dead=dead,
+            clock=clock,
+        )
         failure: BinlogError | None = None
         run = _Run(settings, cluster, table, lease, own, stop, clock)
         try:
@@ -294,8 +304,11 @@ def _require_fit(connection: ServerConnection, settings: Settings, own: frozense
 
 
 @contextmanager
-def _owned(directory: Path) -> Iterator[None]:
-    """Hold the directory; ConfigError where another process does."""
+def _owned(directory: Path, owner: str) -> Iterator[str]:
+    """Hold the directory in an owner's name; the owner before, who is dead. ConfigError where another process holds it.
+
+    A copy of the directory says of nobody that he is dead: host and file are others.
+    """
     make_dirs(directory, PRIVATE_DIR)
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -305,6 +318,12 @@ def _owned(directory: Path) -> Iterator[None]:
             raise ConfigError(
                 f"another process uses {directory}", hint="each capture has a directory and a process of its own"
             ) from None
-        yield
+        found = os.fstat(fd)
+        place = f"{socket.gethostname()} {found.st_dev} {found.st_ino}"
+        before, _, there = os.pread(fd, 4096, 0).decode(errors="replace").partition(" ")
+        os.pwrite(fd, f"{owner} {place}\n".encode(), 0)
+        os.ftruncate(fd, len(f"{owner} {place}\n"))
+        os.fsync(fd)
+        yield before if there.strip() == place else ""
     finally:
         os.close(fd)

@@ -76,8 +76,8 @@ _NUMBER = re.compile(r"[0-9.]+")
 _OPENS = re.compile(r"/\*M?!\d*")
 _NOTHING = {
     "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL",
-    "RESET", "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT", "BEGIN",
-    "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL", "USE",
+    "RESET", "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT",
+    "BEGIN", "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL", "USE",
 }  # fmt: skip
 # Behind CREATE, ALTER and DROP: the first of these words says what the statement is about.
 _OBJECTS = {

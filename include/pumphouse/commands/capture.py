@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 from dataclasses import asdict
 
@@ -65,7 +66,7 @@ def check_command(context: Context, *, as_json: bool) -> None:
     wrong = sum(line.wrong for line in lines)
     if wrong:
         click.echo(f"{wrong} to mend before `pumphouse capture run`", err=True)
-        raise click.exceptions.Exit(1)
+        sys.exit(1)
     click.echo("the source can be captured: pumphouse capture run", err=True)
 
 

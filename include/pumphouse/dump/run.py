@@ -325,7 +325,7 @@ class _Dump:
         return found
 
     def _extend(self, *, wait_s: float | None = None) -> Tso:
-        """The archive reaches a ts that is taken now: every Pump has passed it, and all that a read has met is below it.
+        """The archive reaches a ts that is taken now: every Pump has passed it, and what a read has met is below it.
 
         ``wait_s``: for so long and no more.
         """

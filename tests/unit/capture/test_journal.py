@@ -50,6 +50,14 @@ def test_what_is_decided_is_there_after_a_restart_and_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.row("Q2")
+def test_neighbours_among_timestamps_as_large_as_they_are_are_told_apart(tmp_path: Path) -> None:
+    begin = 470_771_076_414_308_352
+    journal = Journal.begin(tmp_path, IDENTITY, START)
+    journal.append(decided(*range(begin, begin + 9, 2)), mark(2))
+    assert [journal.outcome(Tso(begin + at)) for at in range(5)] == [begin + 5, None, begin + 7, None, begin + 9]
+
+
+@pytest.mark.row("Q2")
 def test_a_torn_end_is_cut_at_every_byte_and_the_rest_stays(tmp_path: Path) -> None:
     journal = Journal.begin(tmp_path, IDENTITY, START)
     journal.append(decided(10), mark(2))
