@@ -19,6 +19,7 @@ MODULES = (
     "processes",
     "pump_pull",
     "client",
+    "capture",
     "snapshot",
     "dump",
     "fold",
