@@ -13,7 +13,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from pumphouse.capture.source.encode import encode
-from pumphouse.capture.source.model import Group, Heartbeat, Kind, Position, TableMap, Transaction
+from pumphouse.capture.source.model import Group, Kind, Position, TableMap, Transaction
 from pumphouse.capture.source.session import position_now
 from pumphouse.capture.source.stream import open_stream
 from pumphouse.capture.source.target import Target
@@ -72,6 +72,10 @@ def infos_of(connection: Connection[Any], database: str) -> dict[tuple[str, str]
     infos = {}
     for number, (name, raw) in enumerate(sorted(found.tables.items()), 100):
         columns = [each | {"id": at + 1, "offset": at} for at, each in enumerate(raw["cols"])]
+        places = {each["name"]["L"]: at for at, each in enumerate(columns)}
+        for index in raw["index_info"] or ():
+            for part in index["idx_cols"]:
+                part["offset"] = places[part["name"]["L"]]
         infos[name] = TableInfo.from_dict(raw | {"id": number, "cols": columns})
     return infos
 
@@ -107,19 +111,19 @@ def read(
     options = {"server_id": 4711, "heartbeat_s": 0.5, "stop": stop} | options
     with open_stream(mariadb.settings_of(server), start, section="source", **options) as stream:
         for each in stream:
+            out.position = each.end if isinstance(each, Group) else each.position
             if isinstance(each, Group):
                 out.groups.append(each)
-                out.position = each.end
-                if each.end.gtids.covers(end.gtids) and each.end.gtids:
-                    break
-            elif isinstance(each, Heartbeat):
-                out.position = each.position
-                if each.position.gtids.covers(end.gtids) and (
-                    each.position.gtids or each.position.offset >= end.offset
-                ):
-                    break
+            if _reached(out.position, end):
+                break
             assert time.monotonic() - began < timeout_s, f"read up to {out.position}, not to {end}"
     return out
+
+
+def _reached(position: Position, end: Position) -> bool:
+    if position.gtids:
+        return position.gtids.covers(end.gtids)
+    return (position.file, position.offset) >= (end.file, end.offset)
 
 
 def changes(

@@ -58,8 +58,12 @@ class Position:
         return f"{self.gtids} ({place})" if self.gtids and place else str(self.gtids) or place
 
     def after(self, transaction: Transaction) -> Position:
-        """The position behind a transaction that comes next."""
-        gtids = self.gtids.plus(transaction.gtid) if transaction.has_gtid else self.gtids
+        """The position behind a transaction that comes next.
+
+        One that is by file alone stays so: GTIDs from its middle on would be no set of what was read.
+        """
+        by_gtid = transaction.has_gtid and (self.gtids or not self.file)
+        gtids = self.gtids.plus(transaction.gtid) if by_gtid else self.gtids
         return Position(gtids=gtids, file=transaction.file, offset=transaction.end)
 
 

@@ -133,7 +133,7 @@ class Stream:
                 continue
             heard = time.monotonic()
             refused = reader.took(got)
-            yield from reader.groups(whole=reader.used >= self._group_bytes)
+            yield from reader.groups(self._group_bytes)
             if refused is not None:
                 if not refused:
                     raise self._session.lost("it ended the binlog")
@@ -365,7 +365,8 @@ class Reader:
         for each in range(int(self._counts[2])):
             self._files.setdefault(each, self._file)
         self._file, at = events.rotation(body)
-        if self._state[walk.STATE_IN] == walk.OUTSIDE and not self._counts[2]:
+        known = self.position.gtids or self.position.file
+        if known and self._state[walk.STATE_IN] == walk.OUTSIDE and not self._counts[2]:
             self.position = replace(self.position, file=self._file, offset=at)
 
     def _beat(self, data: Bytes, _base: int, begin: int, _size: int, body: bytes) -> None:
@@ -456,10 +457,10 @@ class Reader:
 
     # -- groups out
 
-    def groups(self, *, whole: bool) -> Iterator[Group | Heartbeat]:
-        """What is whole by now; with ``whole`` also the part of a transaction that is larger than a group."""
+    def groups(self, most: int) -> Iterator[Group | Heartbeat]:
+        """What is whole by now; or a part of a transaction, where whole events of it have so many bytes or more."""
         count = int(self._counts[2])
-        part = bool(whole and not count and self._state[walk.STATE_IN] != walk.OUTSIDE)
+        part = bool(not count and self._seen >= most and self._state[walk.STATE_IN] != walk.OUTSIDE)
         if count or part:
             yield self._group(count, part=part)
         elif self._state[walk.STATE_IN] == walk.OUTSIDE and self._seen:
