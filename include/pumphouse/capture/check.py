@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import acting_keys
+from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.session import flavor_of
 from pumphouse.dump.source import execute
 from pumphouse.errors import SchemaError
 from pumphouse.loader.grants import missing_privileges
 from pumphouse.mysql import ServerConnection
+from pumphouse.schema.actions import is_system
 from pumphouse.schema_import.read import read_schema
 from pumphouse.settings import CaptureSettings
 
@@ -133,6 +135,12 @@ def _tables(
             text=f"{key}: the rows that this foreign key changes are in no binlog",
             type='make the key RESTRICT; or leave its table out: [capture] without = ["database.table"]',
         )
+    for place, why in _unfit(connection, own, leaves_out):
+        yield Line(
+            wrong=True,
+            text=f"{place}: {why}",
+            type='change it on the source; or leave the table out: [capture] without = ["database.table"]',
+        )
     skip = {*own, *(name for name in _names(connection, leaves_out))}
     try:
         found, _ = read_schema(connection, "", skip)
@@ -147,6 +155,20 @@ def _tables(
         if "needs binlogs" in note or "need binlogs" in note:
             continue  # said of clients that write binlogs themselves: a binlog has what triggers do
         yield Line(wrong=False, text=note)
+
+
+def _unfit(
+    connection: ServerConnection, own: frozenset[str], leaves_out: Callable[[str, str], bool]
+) -> Iterator[tuple[str, str]]:
+    """Columns whose values the binlog does not have as they are, and why."""
+    names = ("table_schema", "table_name", "column_name", "data_type", "column_type", "character_set_name")
+    for row in execute(connection, f"SELECT {', '.join(names)} FROM information_schema.COLUMNS"):  # noqa: S608
+        column = {name: "" if value is None else str(value) for name, value in zip(names, row, strict=True)}
+        db, table = column["table_schema"], column["table_name"]
+        if is_system(db) or db.lower() in own or leaves_out(db, table):
+            continue
+        if why := unfit(column):
+            yield f"{db}.{table}.{column['column_name']}", why
 
 
 def _names(connection: ServerConnection, leaves_out: Callable[[str, str], bool]) -> Iterator[str]:

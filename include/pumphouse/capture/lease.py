@@ -49,9 +49,7 @@ class Lease:
         self._lost: CaptureFenced | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._progress: Callable[[], Progress] = lambda: Progress(
-            gtid=record.gtid, moment=record.moment, lag_s=record.lag_s, transactions=record.transactions
-        )
+        self._progress: Callable[[], Progress | None] = lambda: None
 
     @classmethod
     def take(
@@ -108,7 +106,7 @@ class Lease:
             raise CaptureFenced(f"the capture {capture_id} is not registered", capture_id=capture_id)
         return cls(cluster, record, clock)
 
-    def keep(self, progress: Callable[[], Progress], also: Callable[[], None] = lambda: None) -> None:
+    def keep(self, progress: Callable[[], Progress | None], also: Callable[[], None] = lambda: None) -> None:
         """Renew it from now on, with what ``progress`` says; ``also`` is called after each renewal."""
         self._progress = progress
 
@@ -151,7 +149,7 @@ class Lease:
         except (BinlogError, OSError) as error:
             log.warning("capture_end_not_registered", error=str(error))
 
-    def _renew(self, progress: Progress) -> None:
+    def _renew(self, progress: Progress | None) -> None:
         began = self._clock.monotonic()
         try:
             self._write(progress, CaptureState.RUNNING, "")

@@ -31,7 +31,7 @@ from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.source import execute, session, where
 from pumphouse.durable import PRIVATE_DIR, make_dirs
-from pumphouse.errors import BinlogError, CaptureRefused, ConfigError, HistoryUnavailable
+from pumphouse.errors import BinlogError, CaptureRefused, ConfigError, GapError, HistoryUnavailable
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind, NodeState
@@ -97,6 +97,8 @@ def run_capture(
             pass
         except BinlogError as error:
             failure = error
+            if isinstance(error, GapError):
+                error.hint = _ANEW
             raise
         finally:
             lease.release(run.progress(), failure)
@@ -166,10 +168,10 @@ class _Run:
         log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
         return self._follower
 
-    def progress(self) -> Progress:
-        """For the record in the cluster."""
+    def progress(self) -> Progress | None:
+        """For the record in the cluster; None = what it says stays."""
         if self._journal is None:
-            return Progress(gtid="", moment=0.0, lag_s=0.0, transactions=0)
+            return None
         if self._follower is None:
             mark = self._journal.mark
             return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions)
