@@ -135,9 +135,9 @@ class CapturedStack(LocalStack):
         """The target reaches the archive's end."""
         load.run(self.read_settings)
 
-    def compared(self) -> DiffReport:
+    def compared(self, other: str = "target") -> DiffReport:
         """Source and target, rows and tables."""
-        return compare(self.dsn("source"), self.dsn("target"), ignore=("history",))
+        return compare(self.dsn("source"), self.dsn(other), ignore=("history",))
 
     def require_equal(self) -> None:
         """Capture, archive and load what is there, and compare."""

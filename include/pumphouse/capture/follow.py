@@ -12,7 +12,7 @@ import structlog
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal, Mark
 from pumphouse.capture.lease import Progress
-from pumphouse.capture.publish import Entry, Publisher
+from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
 from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import flavor_of
@@ -20,7 +20,7 @@ from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction
 from pumphouse.capture.source.stream import open_stream
 from pumphouse.clock import Clock
-from pumphouse.errors import CaptureRefused, SourceFailed
+from pumphouse.errors import CaptureRefused, HistoryUnavailable, SourceFailed
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import Settings
 
@@ -221,7 +221,15 @@ class Follower:
 
     def _refuse_strangers(self) -> None:
         last = self._schema.known.next_id - 1
-        if next(iter(self._history.jobs(after_id=last)), None) is not None:
+        while True:
+            try:
+                stranger = next(iter(self._history.jobs(after_id=last)), None)
+                break
+            except HistoryUnavailable as error:
+                log.warning("history_not_read", error=str(error), again_in_s=_AGAIN_S)
+                if self._stop.wait(_AGAIN_S):
+                    raise Stopped from error
+        if stranger is not None:
             raise CaptureRefused(
                 f"{self._history.url} has jobs that this capture did not write: something else writes there",
                 hint="a history belongs to one capture alone: no `schema import`, no other source",
