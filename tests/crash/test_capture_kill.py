@@ -93,7 +93,7 @@ class Writers:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_wait_timeout = 5")
             cursor.execute(statement)
-        time.sleep(1 + rng.random())
+        time.sleep(3 + 2 * rng.random())
 
 
 def prepared(stack: CapturedStack) -> None:

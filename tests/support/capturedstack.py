@@ -94,7 +94,7 @@ class CapturedStack(LocalStack):
         (found,) = self.cluster.captures()
         return found
 
-    def captured(self, *, timeout_s: float = 120.0) -> None:
+    def captured(self, *, timeout_s: float = 400.0) -> None:
         """Wait until everything that the source has committed by now is in the Pumps."""
         with self.databases["source"].connect(autocommit=True) as connection:
             wanted = position_now(connection).gtids

@@ -124,7 +124,7 @@ class Schema:
             if self.without(*name):
                 skip.add(".".join(name).lower())
         try:
-            found, _ = read_schema(self.shadow.connection, "", skip)
+            found, _ = read_schema(self.shadow.connection, "", skip, still=True)
         except SchemaError as error:
             raise CaptureRefused(
                 error.message,

@@ -68,7 +68,8 @@ class Lease:
         Args:
             cluster: where it is registered.
             capture_id: which.
-            source, server: what it follows.
+            source: address of what it follows.
+            server: identity of the server there.
             owner: what this process is called; '' = a new name.
             dead: an owner that does not run any more, whatever its record says.
             clock: of heartbeats.
