@@ -24,6 +24,7 @@ MODULES = (
     "fold",
     "compare",
     "decode",
+    "capture",
     "export",
     "changes",
     "load",

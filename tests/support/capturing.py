@@ -143,7 +143,7 @@ def changes(
         for transaction in group.transactions:
             value = done.prewrite_value(transaction.first, transaction.last, 7)
             out += [_decoded(by_id, *found) for found in payload.row_changes(value)]
-        assert done.changes.sum() >= len(done.ends) or any(each is None for each in targets)
+        assert done.changes.sum() >= len(done.changes) or any(each is None for each in targets)
     return out
 
 

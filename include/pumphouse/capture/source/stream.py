@@ -474,9 +474,7 @@ class Reader:
         taken = count + part
         rows_end = int(self._txns[taken - 1, walk.T_LAST])
         transactions = self._transactions(taken, part=part)
-        end = self.position
-        for each in transactions:
-            end = end.after(each) if each.final else end
+        end = self._end(transactions)
         rows = self._rows[:rows_end].T.copy()
         group = Group(
             data=self._whole_data(rows),
@@ -498,6 +496,15 @@ class Reader:
         self._begin_next(taken, rows_end, transactions[-1] if part else None)
         return group
 
+    def _end(self, transactions: tuple[Transaction, ...]) -> Position:
+        """The position behind those that are whole."""
+        whole = transactions if transactions[-1].final else transactions[:-1]
+        if not whole:
+            return self.position
+        last, here = whole[-1], self.position
+        gtids = [each.gtid for each in whole if each.has_gtid] if here.gtids or not here.file else []
+        return Position(gtids=here.gtids.plus(*gtids), file=last.file, offset=last.end)
+
     def _whole_data(self, rows: Ints) -> Bytes:
         """The buffer, with what was decompressed behind it."""
         if not self._aside:
@@ -512,26 +519,25 @@ class Reader:
         queries: dict[int, list[Query]] = {}
         for at, query in self._queries:
             queries.setdefault(at, []).append(query)
-        begins = 0
+        steps, files, file = self._steps, self._files, self._file
         for at, row in enumerate(self._txns[:taken].tolist()):
-            begins = max(row[walk.T_AT], 0)
             going = self._going if row[walk.T_AT] < 0 else None
             gtid, has_gtid = (going.gtid, going.has_gtid) if going else self._gtid(row)
             out.append(
                 Transaction(
-                    gtid=gtid,
-                    has_gtid=has_gtid,
-                    server_id=row[walk.T_SERVER],
-                    micros=row[walk.T_MICROS] or row[walk.T_SECONDS] * 1_000_000,
-                    first=row[walk.T_FIRST],
-                    last=row[walk.T_LAST],
-                    queries=tuple(queries.get(at, ())),
-                    part=self._part if going else 0,
-                    final=not part or at < taken - 1,
-                    xa=self._steps.get(at),
-                    bytes=row[walk.T_END] - begins,
-                    file=self._file if at == taken - 1 else self._files.get(at, self._file),
-                    end=row[walk.T_FILE_END],
+                    gtid,
+                    has_gtid,
+                    row[walk.T_SERVER],
+                    row[walk.T_MICROS] or row[walk.T_SECONDS] * 1_000_000,
+                    row[walk.T_FIRST],
+                    row[walk.T_LAST],
+                    tuple(queries[at]) if at in queries else (),
+                    self._part if going else 0,
+                    not part or at < taken - 1,
+                    steps.get(at) if steps else None,
+                    row[walk.T_END] - max(row[walk.T_AT], 0),
+                    files.get(at, file) if files else file,
+                    row[walk.T_FILE_END],
                 )
             )
         return tuple(out)
