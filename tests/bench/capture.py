@@ -17,7 +17,7 @@ import numpy as np
 from pumphouse.capture.source.encode import encode
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Group, Position, TableMap
-from pumphouse.capture.source.session import Session, position_now
+from pumphouse.capture.source.session import Session, character_sets, position_now
 from pumphouse.capture.source.stream import Reader
 from pumphouse.capture.source.target import Target
 from pumphouse.model.table import TableInfo
@@ -73,7 +73,7 @@ def _recorded(work: Path, statements: str) -> tuple[Position, bytes, TableInfo, 
             out += room[:got]
         session.close()
         info = capturing.infos_of(connection, "d")["d", "sbtest"]
-        return start, bytes(out), info, capturing.charsets_of(connection)
+        return start, bytes(out), info, character_sets(connection)
 
 
 def _read(start: Position, data: bytes, info: TableInfo, charsets: dict[int, str]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 
 from pumphouse.capture.source.encode import encode
 from pumphouse.capture.source.model import Group, Kind, Position, TableMap, Transaction
-from pumphouse.capture.source.session import Session, position_now
+from pumphouse.capture.source.session import Session, character_sets, position_now
 from pumphouse.capture.source.stream import Reader, open_stream
 from pumphouse.capture.source.target import Target
 from pumphouse.codec import payload, row
@@ -57,16 +57,6 @@ def rows_of(connection: Connection[Any], query: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(query)
         return list(cursor.fetchall())
-
-
-def charsets_of(connection: Connection[Any]) -> dict[int, str]:
-    """Character sets by the ids of their collations."""
-    table = "COLLATIONS" if is_mysql() else "COLLATION_CHARACTER_SET_APPLICABILITY"
-    return {
-        int(number): str(name)
-        for number, name in rows_of(connection, f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table}")
-        if number is not None
-    }
 
 
 def infos_of(connection: Connection[Any], database: str) -> dict[tuple[str, str], TableInfo]:
@@ -231,7 +221,7 @@ def record(directory: Path) -> dict[str, Any]:
             list(reader.groups(1 << 20))
             out += room[:got]
         session.close()
-        used = {each for each in charsets_of(connection).items() if each[1] in ("utf8mb4", "latin1", "binary")}
+        used = {each for each in character_sets(connection).items() if each[1] in ("utf8mb4", "latin1", "binary")}
     return {
         "flavor": str(start.gtids.flavor),
         "start": str(start.gtids),

@@ -189,7 +189,9 @@ class Reader:
     # -- bytes in
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """Where the next bytes go; CorruptionError where one event has more than a server makes."""
+        if self.used - self._seen > events.MAX_EVENT_BYTES:
+            raise events.damaged(f"behind {self._place()} is an event of more than {events.MAX_EVENT_BYTES} bytes")
         if len(self._data) - self.used < _READ_BYTES:
             more = np.empty(2 * len(self._data), np.uint8)
             more[: self.used] = self._data[: self.used]
@@ -383,7 +385,7 @@ class Reader:
         self._note(data, base, begin, size, whole=True)
 
     def _payload(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
-        inner = np.frombuffer(events.unpacked(body), np.uint8)
+        inner = np.frombuffer(bytearray(events.unpacked(body)), np.uint8)
         columns = _events(max(1024, len(inner) // 64))
         while (count := walk.plain_events(inner, *columns)) == -2:
             columns = _events(2 * len(columns[0]))
@@ -414,7 +416,7 @@ class Reader:
         fields.take((width + 7) // 8 * (2 if plain in (codes.UPDATE_V1, codes.UPDATE_V2) else 1))
         whole = bytearray(head[: fields.at] + events.inflated(head[fields.at :]))
         whole[4] = plain
-        inner = np.frombuffer(bytes(whole), np.uint8)
+        inner = np.frombuffer(whole, np.uint8)
         one = (np.zeros(1, np.int64), np.array([len(inner)]), np.array([plain]))
         outer = self._counts[:2].copy()
         kept = self._txns[self._counts[2]].copy()
