@@ -25,6 +25,7 @@ MODULES = (
     "fold",
     "compare",
     "decode",
+    "capture_run",
     "export",
     "changes",
     "load",

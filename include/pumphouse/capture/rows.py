@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.source.encode import encode
 from pumphouse.capture.source.model import Group, TableMap
+from pumphouse.capture.source.session import character_sets
 from pumphouse.capture.source.target import Target
 from pumphouse.codec.number import append_uvarint
 from pumphouse.errors import UnknownTable
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import MAX_TSO
-from pumphouse.mysql import ServerConnection
 from pumphouse.schema.actions import is_system
 
 
@@ -29,7 +28,7 @@ class RowWriter:
     def __init__(self, schema: Schema, leaves_out: Callable[[str, str], bool]) -> None:
         self._schema = schema
         self._leaves_out = leaves_out
-        self._charsets = _charsets(schema.shadow.connection)
+        self._charsets = character_sets(schema.shadow.connection)
         self.renew()
 
     def renew(self) -> None:
@@ -85,16 +84,3 @@ class RowWriter:
                 "the source's present position (docs/capture.md)",
             )
         return info
-
-
-def _charsets(connection: ServerConnection) -> dict[int, str]:
-    """Id of a collation -> its character set."""
-    found: dict[int, str] = {}
-    for view in ("COLLATIONS", "COLLATION_CHARACTER_SET_APPLICABILITY"):
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{view}")  # noqa: S608
-                found |= {int(number): str(name) for number, name in cursor.fetchall() if number and name}
-        except MySQLError:
-            continue  # of older servers the second has no ids
-    return found

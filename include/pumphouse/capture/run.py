@@ -26,6 +26,7 @@ from pumphouse.capture.passed import identity
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import Shadow
+from pumphouse.capture.source.warm import warm
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -72,6 +73,7 @@ def run_capture(
         CaptureRefused, GapError: the source's binlog cannot be followed from here; nothing was skipped.
     """
     table = _history_table(history)
+    warm()  # before a source waits, and before a lease can run out
     require_no_target(settings.source, settings.target_sections)
     with ExitStack() as stack:
         owner = new_owner()

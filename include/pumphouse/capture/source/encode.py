@@ -39,26 +39,30 @@ class Mutations:
     Attributes:
         data: them, one behind the other.
         first: number of the first event.
-        ends: where the mutations of each event end in ``data``; those of a table that is left out are nothing.
+        bounds: where the mutations of each event begin in ``data``, and at last where they end; those of a table that
+            is left out are nothing.
         changes: row changes of each event.
     """
 
-    data: Bytes
+    data: memoryview
     first: int
-    ends: Ints
+    bounds: Sequence[int]
     changes: Ints
 
     def of(self, first: int, last: int) -> memoryview:
         """Bytes of the mutations of events ``range(first, last)``."""
-        low = int(self.ends[first - self.first - 1]) if first > self.first else 0
-        high = int(self.ends[last - self.first - 1]) if last > self.first else 0
-        return self.data[low : max(low, high)].data
+        return self.data[self.bounds[first - self.first] : self.bounds[last - self.first]]
 
     def prewrite_value(self, first: int, last: int, schema_version: int) -> bytes:
         """A whole prewrite value of these events."""
-        out = bytearray(b"\x08")
-        append_uvarint(out, schema_version)
-        return bytes(out) + self.of(first, last)
+        return b"".join((_head(schema_version), self.of(first, last)))
+
+
+@lru_cache(maxsize=4)
+def _head(schema_version: int) -> bytes:
+    out = bytearray(b"\x08")
+    append_uvarint(out, schema_version)
+    return bytes(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def encode(group: Group, targets: Sequence[Target | None], first: int = 0, last:
     run = _Run(group, targets, plan, table, count, 2 * size + 64 * count + 4096)
     while run.again():
         pass
-    return Mutations(data=run.out[: int(run.state[rows.S_OUT])], first=first, ends=run.ends, changes=run.changes)
+    return Mutations(data=run.out.data, first=first, bounds=[0, *run.ends.tolist()], changes=run.changes)
 
 
 class _Run:

@@ -83,18 +83,27 @@ class GtidSet:
         if not isinstance(gtid, str):
             return False
         if self.flavor is Flavor.MARIADB:
-            domain, _, number = _parts(gtid)
+            domain, _, number = map(int, gtid.split("-"))
             return self.last.get(domain, (0, 0))[1] >= number
-        name, number = _pair(gtid)
+        name, _, text = gtid.lower().rpartition(":")
+        number = int(text)
         return any(low <= number <= high for low, high in self.done.get(name, ()))
 
-    def plus(self, gtid: str) -> GtidSet:
-        """With one more."""
+    def plus(self, *gtids: str) -> GtidSet:
+        """With more, in the order in which they were committed."""
         if self.flavor is Flavor.MARIADB:
-            domain, server, number = _parts(gtid)
-            return GtidSet(self.flavor, {**self.last, domain: (server, number)}, {})
-        name, number = _pair(gtid)
-        return GtidSet(self.flavor, {}, {**self.done, name: _with(self.done.get(name, ()), number)})
+            latest = {}
+            for each in gtids:
+                domain, server, number = each.split("-")
+                latest[domain] = server, number
+            found = {int(domain): (int(server), int(number)) for domain, (server, number) in latest.items()}
+            return GtidSet(self.flavor, {**self.last, **found}, {})
+        numbers: dict[str, list[int]] = {}
+        for each in gtids:
+            name, _, text = each.rpartition(":")
+            numbers.setdefault(name.lower(), []).append(int(text))
+        done = {name: _with(self.done.get(name, ()), found) for name, found in numbers.items()}
+        return GtidSet(self.flavor, {}, {**self.done, **done})
 
     def covers(self, other: GtidSet) -> bool:
         """Whether everything of the other is in this one."""
@@ -133,20 +142,10 @@ def _printed(interval: tuple[int, int]) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _parts(gtid: str) -> tuple[int, int, int]:
-    domain, server, number = gtid.split("-")
-    return int(domain), int(server), int(number)
-
-
-def _pair(gtid: str) -> tuple[str, int]:
-    name, _, number = gtid.rpartition(":")
-    return name.lower(), int(number)
-
-
-def _with(found: Intervals, number: int) -> Intervals:
-    if found and found[-1][1] + 1 == number:  # nearly always
-        return (*found[:-1], (found[-1][0], number))
-    return _joined([*found, (number, number)])
+def _with(found: Intervals, numbers: list[int]) -> Intervals:
+    rows = numbers[-1] - numbers[0] + 1 == len(numbers) == len(set(numbers))
+    more = [(numbers[0], numbers[-1])] if rows else [(each, each) for each in numbers]
+    return _joined([*found, *more])
 
 
 def _joined(found: list[tuple[int, int]]) -> Intervals:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.codec.jit import Bytes, Ints
@@ -201,8 +202,7 @@ class Xa:
     xid: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(NamedTuple):
     """A transaction, or a part of one that is larger than a group.
 
     Args:

@@ -71,6 +71,16 @@ def position_now(connection: Connection[Any]) -> Position:
     return Position(gtids=GtidSet.parse(gtids, flavor), file=str(found[0]), offset=int(found[1]))
 
 
+def character_sets(connection: Connection[Any]) -> dict[int, str]:
+    """Id of a collation -> its character set, as the server has them."""
+    # MariaDB's newer collations are of several character sets, and this view alone has an id for each of the pairs.
+    for view in ("COLLATION_CHARACTER_SET_APPLICABILITY", "COLLATIONS"):
+        with suppress(MySQLError), connection.cursor() as cursor:
+            cursor.execute(f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{view} WHERE ID IS NOT NULL")  # noqa: S608
+            return {int(number): str(name) for number, name in cursor.fetchall()}
+    raise ConfigError("the source does not say which collations it has", hint="is it a MariaDB or a MySQL?")
+
+
 def _value(connection: Connection[Any], sql: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(sql)
@@ -205,8 +215,10 @@ class Session:
         sock = session._sock  # noqa: SLF001
         try:
             if not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
-                ready, _, _ = select.select([sock], [], [], _POLL_S)
-                if not ready:
+                # Not select, which ends at descriptor 1,024.
+                waiting = select.poll()
+                waiting.register(sock, select.POLLIN)
+                if not waiting.poll(_POLL_S * 1000):
                     return 0
             # TLS is no stream that one thread may read while another one writes.
             with self._turn:

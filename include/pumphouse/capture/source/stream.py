@@ -189,7 +189,9 @@ class Reader:
     # -- bytes in
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """Where the next bytes go; CorruptionError where one event has more than a server makes."""
+        if self.used - self._seen > events.MAX_EVENT_BYTES:
+            raise events.damaged(f"behind {self._place()} is an event of more than {events.MAX_EVENT_BYTES} bytes")
         if len(self._data) - self.used < _READ_BYTES:
             more = np.empty(2 * len(self._data), np.uint8)
             more[: self.used] = self._data[: self.used]
@@ -383,7 +385,7 @@ class Reader:
         self._note(data, base, begin, size, whole=True)
 
     def _payload(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
-        inner = np.frombuffer(events.unpacked(body), np.uint8)
+        inner = np.frombuffer(bytearray(events.unpacked(body)), np.uint8)
         columns = _events(max(1024, len(inner) // 64))
         while (count := walk.plain_events(inner, *columns)) == -2:
             columns = _events(2 * len(columns[0]))
@@ -414,7 +416,7 @@ class Reader:
         fields.take((width + 7) // 8 * (2 if plain in (codes.UPDATE_V1, codes.UPDATE_V2) else 1))
         whole = bytearray(head[: fields.at] + events.inflated(head[fields.at :]))
         whole[4] = plain
-        inner = np.frombuffer(bytes(whole), np.uint8)
+        inner = np.frombuffer(whole, np.uint8)
         one = (np.zeros(1, np.int64), np.array([len(inner)]), np.array([plain]))
         outer = self._counts[:2].copy()
         kept = self._txns[self._counts[2]].copy()
@@ -474,9 +476,7 @@ class Reader:
         taken = count + part
         rows_end = int(self._txns[taken - 1, walk.T_LAST])
         transactions = self._transactions(taken, part=part)
-        end = self.position
-        for each in transactions:
-            end = end.after(each) if each.final else end
+        end = self._end(transactions)
         rows = self._rows[:rows_end].T.copy()
         group = Group(
             data=self._whole_data(rows),
@@ -498,6 +498,15 @@ class Reader:
         self._begin_next(taken, rows_end, transactions[-1] if part else None)
         return group
 
+    def _end(self, transactions: tuple[Transaction, ...]) -> Position:
+        """The position behind those that are whole."""
+        whole = transactions if transactions[-1].final else transactions[:-1]
+        if not whole:
+            return self.position
+        last, here = whole[-1], self.position
+        gtids = [each.gtid for each in whole if each.has_gtid] if here.gtids or not here.file else []
+        return Position(gtids=here.gtids.plus(*gtids), file=last.file, offset=last.end)
+
     def _whole_data(self, rows: Ints) -> Bytes:
         """The buffer, with what was decompressed behind it."""
         if not self._aside:
@@ -512,26 +521,25 @@ class Reader:
         queries: dict[int, list[Query]] = {}
         for at, query in self._queries:
             queries.setdefault(at, []).append(query)
-        begins = 0
+        steps, files, file = self._steps, self._files, self._file
         for at, row in enumerate(self._txns[:taken].tolist()):
-            begins = max(row[walk.T_AT], 0)
             going = self._going if row[walk.T_AT] < 0 else None
             gtid, has_gtid = (going.gtid, going.has_gtid) if going else self._gtid(row)
             out.append(
                 Transaction(
-                    gtid=gtid,
-                    has_gtid=has_gtid,
-                    server_id=row[walk.T_SERVER],
-                    micros=row[walk.T_MICROS] or row[walk.T_SECONDS] * 1_000_000,
-                    first=row[walk.T_FIRST],
-                    last=row[walk.T_LAST],
-                    queries=tuple(queries.get(at, ())),
-                    part=self._part if going else 0,
-                    final=not part or at < taken - 1,
-                    xa=self._steps.get(at),
-                    bytes=row[walk.T_END] - begins,
-                    file=self._file if at == taken - 1 else self._files.get(at, self._file),
-                    end=row[walk.T_FILE_END],
+                    gtid,
+                    has_gtid,
+                    row[walk.T_SERVER],
+                    row[walk.T_MICROS] or row[walk.T_SECONDS] * 1_000_000,
+                    row[walk.T_FIRST],
+                    row[walk.T_LAST],
+                    tuple(queries[at]) if at in queries else (),
+                    self._part if going else 0,
+                    not part or at < taken - 1,
+                    steps.get(at) if steps else None,
+                    row[walk.T_END] - max(row[walk.T_AT], 0),
+                    files.get(at, file) if files else file,
+                    row[walk.T_FILE_END],
                 )
             )
         return tuple(out)

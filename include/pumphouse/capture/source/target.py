@@ -220,7 +220,9 @@ _SIMPLE = {MysqlType.YEAR: rows.YEAR, MysqlType.FLOAT: rows.FLOAT, MysqlType.DOU
 def _text_as(fields: Ints, column: Column, wanted: ColumnInfo, charsets: Mapping[int, str], maps: list[Int32s]) -> bool:
     """Texts, bytes, ENUM and SET; False where the two are of different types."""
     tp, field = column.tp, wanted.type
-    charset = charsets.get(column.collation, "binary")
+    charset = charsets.get(column.collation, "") if column.collation else "binary"
+    if not charset:
+        raise _Differs(f"its collation {column.collation} is not known")
     if charset not in KNOWN:
         raise _Differs(f"its character set {charset} is none of TiDB's")
     if tp in (MysqlType.ENUM, MysqlType.SET) and field.tp == tp:
