@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pumphouse.archive.verify import verify
-from pumphouse.errors import FenceLost, LoadError, TargetUnavailable
+from pumphouse.errors import FenceLost, LoadError, RestoreError, TargetUnavailable
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
@@ -156,7 +156,10 @@ class World(Happenings):
             where, chosen = Predicate(keys=tuple(map(str, some))), set(some)
         else:
             low, below = (self.rng.choice([None, *ids]) for _ in range(2))
-            low = 1 if low is below is None else low
+            if low is below is None or low == below:
+                low, below = 1, None
+            elif low is not None and below is not None:
+                low, below = sorted((low, below))
             bounds = [None if each is None else str(each) for each in (low, below)]
             where = Predicate(low=bounds[0], below=bounds[1])
             chosen = {each for each in ids if (low is None or each >= low) and (below is None or each < below)}
@@ -228,6 +231,11 @@ class World(Happenings):
                 # Of its own connection, that is gone, whoever cleans up behind a kill hears so.
                 assert self.seam.killed or self.twins > twins
                 self.kills += self.seam.killed
+                self.interrupted = True
+                continue
+            except RestoreError as error:  # behind its first look the other one had come to the end
+                if not (self.twins > twins and "run this again" in error.hint):
+                    raise
                 self.interrupted = True
                 continue
             finally:

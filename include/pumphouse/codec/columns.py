@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -61,15 +61,19 @@ def build(images: Images, index: int, column: OutputColumn) -> pa.Array:
     Raises:
         CodecError: a datum does not fit the column. Facts: row.
     """
-    if column.kind in _INTEGER_MODES:
-        return _integers(images, index, column)
-    if column.kind in (Kind.FLOAT, Kind.DOUBLE):
-        return _floats(images, index, column)
-    if column.kind is Kind.BYTES:
-        return _strings(images, index, column)
-    if column.kind is Kind.JSON:
-        return _json(images, index, column)
-    return _texts(images, index, column)
+    match column.kind:
+        case Kind.INT | Kind.UINT | Kind.ENUM | Kind.SET:
+            return _integers(images, index, column)
+        case Kind.FLOAT | Kind.DOUBLE:
+            return _floats(images, index, column)
+        case Kind.BYTES:
+            return _strings(images, index, column)
+        case Kind.JSON:
+            return _json(images, index, column)
+        case Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME:
+            return _texts(images, index, column)
+        case never:
+            assert_never(never)
 
 
 def _what(column: OutputColumn) -> str:

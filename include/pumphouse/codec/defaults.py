@@ -14,20 +14,6 @@ from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
 
 _MOST_DIGITS = 65
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_ZERO: dict[Kind, Value] = {
-    Kind.INT: 0,
-    Kind.UINT: 0,
-    Kind.FLOAT: 0.0,
-    Kind.DOUBLE: 0.0,
-    Kind.DECIMAL: "0",
-    Kind.DATE: "0000-00-00",
-    Kind.DATETIME: "0000-00-00 00:00:00",
-    Kind.TIME: "00:00:00",
-    Kind.JSON: "null",
-    Kind.BYTES: b"",
-    Kind.ENUM: 0,
-    Kind.SET: 0,
-}
 
 
 def missing_value(column: ColumnInfo) -> Value:
@@ -45,11 +31,31 @@ def missing_value(column: ColumnInfo) -> Value:
             return None
         if field.tp == MysqlType.STRING and field.charset == "binary":
             return b"\0" * max(field.flen, 0)
-        return _ZERO[kind_of(field)]
+        return _zero(kind_of(field))
     try:
         return _typed(field, default)
     except (ValueError, TypeError) as error:
         raise CodecError(f"the origin default {default!r} of column {column.name} cannot be read") from error
+
+
+def _zero(kind: Kind) -> Value:  # noqa: PLR0911 - one a kind
+    match kind:
+        case Kind.INT | Kind.UINT | Kind.ENUM | Kind.SET:
+            return 0
+        case Kind.FLOAT | Kind.DOUBLE:
+            return 0.0
+        case Kind.DECIMAL:
+            return "0"
+        case Kind.DATE:
+            return "0000-00-00"
+        case Kind.DATETIME:
+            return "0000-00-00 00:00:00"
+        case Kind.TIME:
+            return "00:00:00"
+        case Kind.JSON:
+            return "null"
+        case Kind.BYTES:
+            return b""
 
 
 def left_out(written: ColumnInfo | None, present: ColumnInfo) -> Value:
@@ -61,22 +67,23 @@ def left_out(written: ColumnInfo | None, present: ColumnInfo) -> Value:
 
 
 def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a kind
-    kind = kind_of(field)
     text = str(default)
-    if kind in (Kind.INT, Kind.UINT):
-        return int(read_decimal(encode_decimal(text, _MOST_DIGITS, 0), 0)[0])  # "1.6" of an INT is 2
-    if kind is Kind.FLOAT:
-        return round_to_float32(float(text))
-    if kind is Kind.DOUBLE:
-        return float(text)
-    if kind is Kind.ENUM:
-        return ordinal(field, text)
-    if kind is Kind.SET:
-        return sum({1 << (ordinal(field, part) - 1) for part in text.split(",") if part})
-    if kind is Kind.BYTES:
-        # Bytes that are no UTF-8 reach JSON as one code unit each.
-        return text.encode("utf-8", "surrogateescape")
-    return with_digits(field, text)
+    match kind_of(field):
+        case Kind.INT | Kind.UINT:
+            return int(read_decimal(encode_decimal(text, _MOST_DIGITS, 0), 0)[0])  # "1.6" of an INT is 2
+        case Kind.FLOAT:
+            return round_to_float32(float(text))
+        case Kind.DOUBLE:
+            return float(text)
+        case Kind.ENUM:
+            return ordinal(field, text)
+        case Kind.SET:
+            return sum({1 << (ordinal(field, part) - 1) for part in text.split(",") if part})
+        case Kind.BYTES:
+            # Bytes that are no UTF-8 reach JSON as one code unit each.
+            return text.encode("utf-8", "surrogateescape")
+        case Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME | Kind.JSON:
+            return with_digits(field, text)
 
 
 def with_digits(field: FieldType, value: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +17,24 @@ from pumphouse.codec.time import fsp_of
 from pumphouse.errors import ColumnMismatch
 from pumphouse.model.table import ColumnInfo, TableInfo
 
-_ARROW = {
-    Kind.INT: pa.int64(),
-    Kind.UINT: pa.uint64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BYTES: pa.large_binary(),
-    Kind.ENUM: pa.uint64(),
-    Kind.SET: pa.uint64(),
-}
-
 
 def arrow_type(column: ColumnInfo) -> pa.DataType:
     """Arrow type of a column's values; texts (decimals, dates, times, JSON) are large strings."""
-    return _ARROW.get(kind_of(column.type), pa.large_string())
+    match kind_of(column.type):
+        case Kind.INT:
+            return pa.int64()
+        case Kind.UINT | Kind.ENUM | Kind.SET:
+            return pa.uint64()
+        case Kind.FLOAT:
+            return pa.float32()
+        case Kind.DOUBLE:
+            return pa.float64()
+        case Kind.BYTES:
+            return pa.large_binary()
+        case Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME | Kind.JSON:
+            return pa.large_string()
+        case never:
+            assert_never(never)
 
 
 def arrow_field(column: ColumnInfo) -> pa.Field:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -33,18 +33,29 @@ def typed_field(column: ColumnInfo) -> pa.Field:
     return pa.field(column.name, typed_type(column.type))
 
 
-def typed_type(kind: FieldType) -> pa.DataType:
+def typed_type(kind: FieldType) -> pa.DataType:  # noqa: PLR0911 - one a kind
     """Arrow type that readers get of a column's values."""
-    of = kind_of(kind)
-    if of is Kind.UINT:
-        return _WIDE if _is_wide(kind) else pa.int64()
-    if of is Kind.DECIMAL:
-        return pa.decimal128(kind.flen, max(kind.decimal, 0)) if 0 < kind.flen <= MAX_DIGITS else pa.string()
-    if of is Kind.DATETIME:
-        return _MOMENT if kind.tp == MysqlType.TIMESTAMP else _CIVIL
-    if of is Kind.BYTES:
-        return pa.binary() if kind.charset == "binary" else pa.string()
-    return _PLAIN.get(of, pa.string())
+    match kind_of(kind):
+        case Kind.INT:
+            return pa.int64()
+        case Kind.UINT:
+            return _WIDE if _is_wide(kind) else pa.int64()
+        case Kind.FLOAT:
+            return pa.float32()
+        case Kind.DOUBLE:
+            return pa.float64()
+        case Kind.DECIMAL:
+            return pa.decimal128(kind.flen, max(kind.decimal, 0)) if 0 < kind.flen <= MAX_DIGITS else pa.string()
+        case Kind.DATE:
+            return pa.date32()
+        case Kind.DATETIME:
+            return _MOMENT if kind.tp == MysqlType.TIMESTAMP else _CIVIL
+        case Kind.BYTES:
+            return pa.binary() if kind.charset == "binary" else pa.string()
+        case Kind.TIME | Kind.JSON | Kind.ENUM | Kind.SET:
+            return pa.string()
+        case never:
+            assert_never(never)
 
 
 def typed(values: pa.Array, column: ColumnInfo) -> tuple[pa.Array, Exact]:
@@ -70,20 +81,28 @@ def readable(value: Any, kind: FieldType) -> int | float | str | None:
     """A value of an image, as people and JSON get it: exact, bytes as ``0x…``, ENUM and SET by their elements."""
     if value is None:
         return None
-    of = kind_of(kind)
-    if of in (Kind.ENUM, Kind.SET):
-        return named(value, kind)
-    if of is Kind.BYTES:
-        if kind.charset != "binary":
-            try:
-                return str(bytes(value).decode())
-            except UnicodeDecodeError:
-                pass
-        return f"0x{bytes(value).hex()}"
-    if of is Kind.FLOAT:
-        return float(str(np.float32(value)))  # its own digits, not those of the double
-    found: int | float | str = value
+    found: int | float | str
+    match kind_of(kind):
+        case Kind.ENUM | Kind.SET:
+            found = named(value, kind)
+        case Kind.BYTES:
+            found = _string(bytes(value), kind)
+        case Kind.FLOAT:
+            found = float(str(np.float32(value)))  # its own digits, not those of the double
+        case Kind.INT | Kind.UINT | Kind.DOUBLE | Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIME | Kind.JSON:
+            found = value
+        case never:
+            assert_never(never)
     return found
+
+
+def _string(value: bytes, kind: FieldType) -> str:
+    if kind.charset != "binary":
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return f"0x{value.hex()}"
 
 
 def named(value: int, kind: FieldType) -> str:
@@ -139,6 +158,3 @@ def _texts(values: pa.Array, rows: np.ndarray) -> Exact:
 
 def _exact(values: pa.Array, rows: np.ndarray, text: Callable[[Any], str]) -> Exact:
     return {int(at): text(values[int(at)].as_py()) for at in np.flatnonzero(rows)} if rows.any() else _NONE
-
-
-_PLAIN = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float32(), Kind.DOUBLE: pa.float64(), Kind.DATE: pa.date32()}

@@ -12,29 +12,10 @@ from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, binary_buffers, val
 from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
 from pumphouse.codec.layout import RowLayout
 from pumphouse.export import pbkernels as kernels
-from pumphouse.model.table import ColumnInfo, MysqlType
+from pumphouse.schema.column_sql import type_name
 
 _TYPES = {INSERT: 0, UPDATE: 1, DELETE: 2}
-_NAMES = {
-    MysqlType.TINY: "tinyint", MysqlType.SHORT: "smallint", MysqlType.INT24: "mediumint", MysqlType.LONG: "int",
-    MysqlType.LONGLONG: "bigint", MysqlType.FLOAT: "float", MysqlType.DOUBLE: "double",
-    MysqlType.NEWDECIMAL: "decimal", MysqlType.TIMESTAMP: "timestamp", MysqlType.DATE: "date",
-    MysqlType.DATETIME: "datetime", MysqlType.TIME: "time", MysqlType.YEAR: "year", MysqlType.BIT: "bit",
-    MysqlType.JSON: "json", MysqlType.ENUM: "enum", MysqlType.SET: "set", MysqlType.VAR_STRING: "var_string",
-}  # fmt: skip
-_TEXTS = {
-    MysqlType.VARCHAR: ("varchar", "varbinary"), MysqlType.STRING: ("char", "binary"),
-    MysqlType.TINY_BLOB: ("tinytext", "tinyblob"), MysqlType.BLOB: ("text", "blob"),
-    MysqlType.MEDIUM_BLOB: ("mediumtext", "mediumblob"), MysqlType.LONG_BLOB: ("longtext", "longblob"),
-}  # fmt: skip
-
 _LENGTH_BYTES = 6  # a field's tag and length
-
-
-def type_name(column: ColumnInfo) -> str:
-    """The type as TiDB prints it, without its size."""
-    tp = MysqlType(column.type.tp)
-    return _TEXTS[tp][column.type.charset == "binary"] if tp in _TEXTS else _NAMES[tp]
 
 
 def text_field(number: int, text: str | bytes) -> bytes:
@@ -74,7 +55,7 @@ class EventShape:
         columns = [
             text_field(1, each.info.name)
             + text_field(2, bytes([each.info.type.tp]))
-            + text_field(3, type_name(each.info))
+            + text_field(3, type_name(each.info.type))
             for each in layout.columns
         ]
         values = sum(_LENGTH_BYTES + 2 * (_LENGTH_BYTES + len(each.fill_bytes)) for each in layout.columns)

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pumphouse.model.table import MysqlType
+from pumphouse.model.table import INTEGERS, STRINGS, MysqlType
 from pumphouse.schema.ident import quote
 
 # Read as text, these would be taken for names ('2' of an ENUM), for a character (BIT) or for a short year ('0' of a
 # YEAR is 2000): they go through a variable and a cast.
 _NUMBERS = frozenset({MysqlType.ENUM, MysqlType.SET, MysqlType.BIT, MysqlType.YEAR})
-_BYTES = frozenset({
-    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB, MysqlType.MEDIUM_BLOB,
-    MysqlType.LONG_BLOB, MysqlType.BLOB, MysqlType.JSON,
-})  # fmt: skip
-_INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
+_BYTES = STRINGS | {MysqlType.JSON}
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 TP = b"tp"
 # Set where the values are bytes, not text.
@@ -62,12 +58,12 @@ class Column:
     @property
     def is_integer(self) -> bool:
         """Whether it is an integer that nothing else stands for."""
-        return self.tp in _INTEGERS
+        return self.tp in INTEGERS
 
     @property
     def is_number(self) -> bool:
         """Whether it may be AUTO_INCREMENT."""
-        return self.tp in _INTEGERS | _FLOATS
+        return self.tp in INTEGERS | _FLOATS
 
     def same(self, left: str, right: str) -> str:
         """Condition: both hold the same value, byte by byte, NULL equal to NULL.

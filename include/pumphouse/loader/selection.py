@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -112,8 +112,7 @@ def _key_columns(wanted: Wanted) -> list[ColumnInfo]:
 def _value(column: ColumnInfo, text: str, of: str) -> pa.Scalar:
     """A value of a column, in the one form that the archive has it in."""
     try:
-        formed = _of_year if column.type.tp == MysqlType.YEAR else _FORMED[kind_of(column.type)]
-        return pa.scalar(formed(column.type, text), arrow_field(column).type)
+        return pa.scalar(_formed(column.type, text), arrow_field(column).type)
     except (ValueError, ArithmeticError, CodecError, pa.ArrowException) as error:
         raise UsageError(f"{text!r} is no value of {column.name} in {of}") from error
 
@@ -122,7 +121,7 @@ def _of_text(kind: FieldType, text: str) -> bytes:
     return bytes.fromhex(text[2:]) if kind.charset == "binary" and text.startswith("0x") else text.encode()
 
 
-def _of_year(_: FieldType, text: str) -> int:
+def _of_year(text: str) -> int:
     """ValueError for one of two digits: a server takes 26 for 2026, and the year 0 by how it is written."""
     year = int(_number(text))
     if text not in ("0", "0000") and not 1901 <= year <= 2155:
@@ -162,24 +161,32 @@ def _unchanged(text: str, formed: str, read: Callable[[str], int]) -> str:
     return formed
 
 
-_FORMED: dict[Kind, Callable[[FieldType, str], Any]] = {
-    Kind.INT: lambda _, text: int(_number(text)),
-    Kind.UINT: lambda _, text: int(_number(text)),
-    Kind.FLOAT: lambda _, text: float(_number(text)),
-    Kind.DOUBLE: lambda _, text: float(_number(text)),
-    Kind.DECIMAL: lambda kind, text: _digits(Decimal(_number(text)), max(kind.decimal, 0)),
-    Kind.DATE: lambda _, text: _unchanged(text, date_text(pack_datetime(text)), pack_datetime),
-    Kind.DATETIME: lambda kind, text: _unchanged(
-        text, datetime_text(pack_datetime(text), fsp_of(kind.decimal)), pack_datetime
-    ),
-    Kind.TIME: lambda kind, text: _unchanged(
-        text, duration_text(parse_duration(text), fsp_of(kind.decimal)), parse_duration
-    ),
-    Kind.JSON: lambda _, text: text,
-    Kind.BYTES: _of_text,
-    Kind.ENUM: _of_enum,
-    Kind.SET: _of_set,
-}
+def _formed(kind: FieldType, text: str) -> Any:  # noqa: PLR0911 - one a kind
+    if kind.tp == MysqlType.YEAR:
+        return _of_year(text)
+    match kind_of(kind):
+        case Kind.INT | Kind.UINT:
+            return int(_number(text))
+        case Kind.FLOAT | Kind.DOUBLE:
+            return float(_number(text))
+        case Kind.DECIMAL:
+            return _digits(Decimal(_number(text)), max(kind.decimal, 0))
+        case Kind.DATE:
+            return _unchanged(text, date_text(pack_datetime(text)), pack_datetime)
+        case Kind.DATETIME:
+            return _unchanged(text, datetime_text(pack_datetime(text), fsp_of(kind.decimal)), pack_datetime)
+        case Kind.TIME:
+            return _unchanged(text, duration_text(parse_duration(text), fsp_of(kind.decimal)), parse_duration)
+        case Kind.JSON:
+            return text
+        case Kind.BYTES:
+            return _of_text(kind, text)
+        case Kind.ENUM:
+            return _of_enum(kind, text)
+        case Kind.SET:
+            return _of_set(kind, text)
+        case never:
+            assert_never(never)
 
 
 # -- as a server compares

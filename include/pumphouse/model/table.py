@@ -54,6 +54,14 @@ class MysqlType(IntEnum):
     GEOMETRY = 255
 
 
+INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
+# Of text, or of bytes where the character set is binary.
+STRINGS = frozenset({
+    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING,
+    MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB,
+})  # fmt: skip
+
+
 class ColumnFlag(IntFlag):
     """Bits of ``FieldType.flag``."""
 

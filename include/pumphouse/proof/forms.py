@@ -25,7 +25,7 @@ from enum import Enum, auto
 
 from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.time import fsp_of
-from pumphouse.model.table import ColumnInfo, MysqlType
+from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
 from pumphouse.schema.dialect import Dialect
 
 LONGEST = 256
@@ -42,36 +42,9 @@ class Form(Enum):
     TEXT = auto()
 
 
-_FORMS = {
-    Kind.INT: Form.SIGNED,
-    Kind.UINT: Form.UNSIGNED,
-    Kind.ENUM: Form.UNSIGNED,
-    Kind.SET: Form.UNSIGNED,
-    Kind.FLOAT: Form.REAL,
-    Kind.DOUBLE: Form.REAL,
-    Kind.DECIMAL: Form.FIXED,
-    Kind.DATE: Form.FIXED,
-    Kind.DATETIME: Form.FIXED,
-    Kind.TIME: Form.FIXED,
-    Kind.JSON: Form.TEXT,
-}
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
-# What a server may call a column whose values are compared as these.
-_CALLED = {
-    Kind.INT: _INTEGERS,
-    Kind.UINT: _INTEGERS | {"bit"},
-    Kind.ENUM: frozenset({"enum"}),
-    Kind.SET: frozenset({"set"}),
-    Kind.FLOAT: frozenset({"float", "double"}),
-    Kind.DOUBLE: frozenset({"float", "double"}),
-    Kind.DECIMAL: frozenset({"decimal"}),
-    Kind.DATE: frozenset({"date"}),
-    Kind.DATETIME: frozenset({"datetime", "timestamp"}),
-    Kind.TIME: frozenset({"time"}),
-    Kind.JSON: _TEXTS,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +67,39 @@ def proven(column: ColumnInfo, dialect: Dialect) -> Proven | str:
     kind = kind_of(column.type)
     if kind is Kind.JSON and dialect is not Dialect.MARIADB:
         return "a MySQL keeps JSON in a form of its own"
-    if kind is Kind.BYTES:
-        is_text = column.type.charset != "binary"
-        form, called = (Form.TEXT, _TEXTS) if is_text else (Form.BYTES, _BYTES)
-    else:
-        form, called = _FORMS[kind], _CALLED[kind]
-    if column.type.tp == MysqlType.YEAR:
-        called = frozenset({"year"})
+    form, called = _compared(column.type)
     scale = 0
     if kind is Kind.DECIMAL:
         scale = max(column.type.decimal, 0)
     elif kind in (Kind.DATETIME, Kind.TIME):
         scale = fsp_of(column.type.decimal)
     return Proven(name=column.name, form=form, scale=scale, called=called, json=kind is Kind.JSON)
+
+
+def _compared(of: FieldType) -> tuple[Form, frozenset[str]]:  # noqa: C901, PLR0911 - one a kind
+    """Form of a type's values, and what a server may call a column whose values are compared as these."""
+    if of.tp == MysqlType.YEAR:
+        return Form.SIGNED, frozenset({"year"})
+    match kind_of(of):
+        case Kind.INT:
+            return Form.SIGNED, _INTEGERS
+        case Kind.UINT:
+            return Form.UNSIGNED, _INTEGERS | {"bit"}
+        case Kind.ENUM:
+            return Form.UNSIGNED, frozenset({"enum"})
+        case Kind.SET:
+            return Form.UNSIGNED, frozenset({"set"})
+        case Kind.FLOAT | Kind.DOUBLE:
+            return Form.REAL, frozenset({"float", "double"})
+        case Kind.DECIMAL:
+            return Form.FIXED, frozenset({"decimal"})
+        case Kind.DATE:
+            return Form.FIXED, frozenset({"date"})
+        case Kind.DATETIME:
+            return Form.FIXED, frozenset({"datetime", "timestamp"})
+        case Kind.TIME:
+            return Form.FIXED, frozenset({"time"})
+        case Kind.JSON:
+            return Form.TEXT, _TEXTS
+        case Kind.BYTES:
+            return (Form.BYTES, _BYTES) if of.charset == "binary" else (Form.TEXT, _TEXTS)

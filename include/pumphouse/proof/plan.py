@@ -111,21 +111,25 @@ def _converted(event: DdlEvent, table_id: int) -> str:
     return ""
 
 
-def _same_values(old: FieldType, new: FieldType) -> bool:
+def _same_values(old: FieldType, new: FieldType) -> bool:  # noqa: PLR0911 - one a kind
     """Whether a value of the old type has the same text in the new one."""
     if keeps_values(old, new):
         return True
     kinds = kind_of(old), kind_of(new)
     if kinds[0] is not kinds[1] or (old.charset == "binary") != (new.charset == "binary"):
         return False
-    if kinds[0] in (Kind.ENUM, Kind.SET):
-        return new.elems[: len(old.elems)] == old.elems
-    if kinds[0] in (Kind.DECIMAL, Kind.DATETIME, Kind.TIME, Kind.FLOAT, Kind.DOUBLE):
-        return old.decimal == new.decimal and (old.flen <= new.flen or kinds[0] is not Kind.DECIMAL)
-    if kinds[0] is Kind.BYTES:
-        fixed = MysqlType.STRING in (old.tp, new.tp)
-        return (old.tp, old.flen) == (new.tp, new.flen) if fixed else old.flen <= new.flen or new.flen < 0
-    return MysqlType.YEAR not in (old.tp, new.tp) or old.tp == new.tp
+    match kinds[0]:
+        case Kind.ENUM | Kind.SET:
+            return new.elems[: len(old.elems)] == old.elems
+        case Kind.DECIMAL:
+            return old.decimal == new.decimal and old.flen <= new.flen
+        case Kind.DATETIME | Kind.TIME | Kind.FLOAT | Kind.DOUBLE:
+            return old.decimal == new.decimal
+        case Kind.BYTES:
+            fixed = MysqlType.STRING in (old.tp, new.tp)
+            return (old.tp, old.flen) == (new.tp, new.flen) if fixed else old.flen <= new.flen or new.flen < 0
+        case Kind.INT | Kind.UINT | Kind.DATE | Kind.JSON:
+            return MysqlType.YEAR not in (old.tp, new.tp) or old.tp == new.tp
 
 
 def digest_of(plan: RestorePlan, routes: Routes) -> str:

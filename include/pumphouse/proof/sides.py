@@ -9,13 +9,12 @@ from itertools import pairwise
 from pumphouse.archive.proofs import ProvenRange, ProvenTable
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.work import Work
-from pumphouse.model.table import MysqlType, TableInfo
+from pumphouse.model.table import INTEGERS, TableInfo
 from pumphouse.proof.forms import Proven, proven
 from pumphouse.proof.servers import ColumnThere
 from pumphouse.schema.dialect import Dialect
 
 _SHOWN_COLUMNS = 8
-_RANGED = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
 There = Mapping[tuple[str, str], list[ColumnThere]]
 
 
@@ -115,7 +114,7 @@ def folded(name: tuple[str, str]) -> tuple[str, str]:
 def range_column(wanted: Wanted) -> tuple[str, bool] | None:
     """The integer by which a table's rows are cut into ranges, and whether it is signed; None where there is none."""
     first = next((column for column in wanted.table.public_columns if column.name in wanted.key[:1]), None)
-    if first is None or first.type.tp not in _RANGED:
+    if first is None or first.type.tp not in INTEGERS:
         return None
     return first.name, not first.type.unsigned
 

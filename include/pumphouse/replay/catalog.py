@@ -10,30 +10,16 @@ from pumphouse.errors import LoadError
 from pumphouse.loader.columns import Column
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unfit import require_fit
-from pumphouse.model.table import MysqlType
+from pumphouse.model.table import INTEGERS, STRINGS, MysqlType
 from pumphouse.replay.change import Shape
 from pumphouse.replay.keys import Equality, equality_of
+from pumphouse.schema.column_sql import TYPES_CALLED
 from pumphouse.settings import TargetSettings
 
-_TYPES = {
-    "tinyint": MysqlType.TINY, "smallint": MysqlType.SHORT, "mediumint": MysqlType.INT24, "int": MysqlType.LONG,
-    "bigint": MysqlType.LONGLONG, "float": MysqlType.FLOAT, "double": MysqlType.DOUBLE,
-    "decimal": MysqlType.NEWDECIMAL, "date": MysqlType.DATE, "datetime": MysqlType.DATETIME,
-    "timestamp": MysqlType.TIMESTAMP, "time": MysqlType.TIME, "year": MysqlType.YEAR, "bit": MysqlType.BIT,
-    "enum": MysqlType.ENUM, "set": MysqlType.SET, "json": MysqlType.JSON, "char": MysqlType.STRING,
-    "varchar": MysqlType.VARCHAR, "binary": MysqlType.STRING, "varbinary": MysqlType.VARCHAR,
-    "tinytext": MysqlType.TINY_BLOB, "text": MysqlType.BLOB, "mediumtext": MysqlType.MEDIUM_BLOB,
-    "longtext": MysqlType.LONG_BLOB, "tinyblob": MysqlType.TINY_BLOB, "blob": MysqlType.BLOB,
-    "mediumblob": MysqlType.MEDIUM_BLOB, "longblob": MysqlType.LONG_BLOB,
+_NUMBERS = INTEGERS | {
+    MysqlType.FLOAT, MysqlType.DOUBLE, MysqlType.NEWDECIMAL, MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM,
+    MysqlType.SET,
 }  # fmt: skip
-_STRINGS = frozenset({
-    MysqlType.STRING, MysqlType.VARCHAR, MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB,
-    MysqlType.LONG_BLOB,
-})  # fmt: skip
-_NUMBERS = frozenset({
-    MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG, MysqlType.FLOAT,
-    MysqlType.DOUBLE, MysqlType.NEWDECIMAL, MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET,
-})  # fmt: skip
 _TIMES = frozenset({MysqlType.DATE, MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.TIME})
 
 
@@ -99,7 +85,7 @@ def _read(connection: TargetConnection, db: str, name: str) -> Table:
         )
     columns, equality, nullable = [], {}, set()
     for column, kind, collation, null, generated in rows:
-        tp = _TYPES.get(str(kind).lower())
+        tp = TYPES_CALLED.get(str(kind).lower())
         if tp is None:
             raise LoadError(f"column {column} of {db}.{name} is of type {kind}, which binlogs do not have")
         number = Equality.NUMBER if tp in _NUMBERS else Equality.TIME if tp in _TIMES else equality_of(collation)
@@ -107,7 +93,7 @@ def _read(connection: TargetConnection, db: str, name: str) -> Table:
         if null == "YES":
             nullable.add(str(column))
         if not generated:
-            columns.append(Column(str(column), int(tp), binary=tp in _STRINGS and not collation))
+            columns.append(Column(str(column), int(tp), binary=tp in STRINGS and not collation))
     unique = _unique(connection, db, name, equality)
     return Table(_shape(db, name, columns, unique, nullable), unique, equality)
 

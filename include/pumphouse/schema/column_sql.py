@@ -6,65 +6,64 @@ import base64
 from typing import Any
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType, TableInfo
+from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, ColumnInfo, FieldType, MysqlType, TableInfo
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import literal, quote
 
-_INTEGERS = {
-    MysqlType.TINY: "tinyint",
-    MysqlType.SHORT: "smallint",
-    MysqlType.INT24: "mediumint",
-    MysqlType.LONG: "int",
-    MysqlType.LONGLONG: "bigint",
-}
-_TIMES = {MysqlType.TIME: "time", MysqlType.DATETIME: "datetime", MysqlType.TIMESTAMP: "timestamp"}
-_BLOBS = {
-    MysqlType.TINY_BLOB: "tiny",
-    MysqlType.BLOB: "",
-    MysqlType.MEDIUM_BLOB: "medium",
-    MysqlType.LONG_BLOB: "long",
-}
+# Of text, and of bytes.
 _CHARS = {
-    MysqlType.VARCHAR: ("varchar", "varbinary"),
-    MysqlType.VAR_STRING: ("varchar", "varbinary"),
+    MysqlType.VAR_STRING: ("varchar", "varbinary"), MysqlType.VARCHAR: ("varchar", "varbinary"),
     MysqlType.STRING: ("char", "binary"),
+}  # fmt: skip
+_BLOBS = {
+    MysqlType.TINY_BLOB: ("tinytext", "tinyblob"), MysqlType.BLOB: ("text", "blob"),
+    MysqlType.MEDIUM_BLOB: ("mediumtext", "mediumblob"), MysqlType.LONG_BLOB: ("longtext", "longblob"),
+}  # fmt: skip
+_STRINGS = _CHARS | _BLOBS
+_OTHERS = {
+    MysqlType.TINY: "tinyint", MysqlType.SHORT: "smallint", MysqlType.INT24: "mediumint", MysqlType.LONG: "int",
+    MysqlType.LONGLONG: "bigint", MysqlType.FLOAT: "float", MysqlType.DOUBLE: "double",
+    MysqlType.NEWDECIMAL: "decimal", MysqlType.BIT: "bit", MysqlType.YEAR: "year", MysqlType.NEWDATE: "date",
+    MysqlType.DATE: "date", MysqlType.TIME: "time", MysqlType.DATETIME: "datetime", MysqlType.TIMESTAMP: "timestamp",
+    MysqlType.ENUM: "enum", MysqlType.SET: "set", MysqlType.JSON: "json",
+}  # fmt: skip
+# By the name that a server's information_schema has (DATA_TYPE).
+TYPES_CALLED: dict[str, MysqlType] = {
+    **{name: tp for tp, names in _STRINGS.items() for name in names},
+    **{name: tp for tp, name in _OTHERS.items()},  # of two the later one: DATE, not NEWDATE
 }
 
 
-def type_sql(field: FieldType, dialect: Dialect) -> str:
-    """Type with its attributes: ``bigint(20) unsigned``, ``varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin``."""
+def type_name(field: FieldType) -> str:
+    """Name of a type, without its size: as servers have it in information_schema; SchemaError for no column's type."""
+    if field.tp in STRINGS:
+        return _STRINGS[MysqlType(field.tp)][field.charset == "binary"]
     try:
-        tp = MysqlType(field.tp)
+        return _OTHERS[MysqlType(field.tp)]
     except ValueError:
         raise SchemaError(f"no column can have the type code {field.tp}", tp=field.tp) from None
-    if tp in _CHARS or tp in _BLOBS or tp in (MysqlType.ENUM, MysqlType.SET):
-        return _text(tp, field, dialect)
-    if tp is MysqlType.JSON:
-        # On MariaDB longtext with a check json_valid(), by which tools know the column; it refuses over 32 levels.
-        return "json"
-    name = _number(tp, field, dialect) or _moment(tp, field)
-    if not name:
-        raise SchemaError(f"no column can have the type {tp.name}", tp=int(tp))
-    return name
+    except KeyError:
+        raise SchemaError(f"no column can have the type {MysqlType(field.tp).name}", tp=field.tp) from None
 
 
-def _number(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
-    if tp in _INTEGERS:
-        return _INTEGERS[tp] + _width(tp, field, dialect) + _sign(field)
+def type_sql(field: FieldType, dialect: Dialect) -> str:  # noqa: PLR0911 - one a form
+    """Type with its attributes: ``bigint(20) unsigned``, ``varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin``."""
+    name, tp = type_name(field), field.tp
+    if tp in STRINGS or tp in (MysqlType.ENUM, MysqlType.SET):
+        return _text(name, field, dialect)
+    if tp in INTEGERS:
+        return name + _width(field, dialect) + _sign(field)
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
         digits = f"({field.flen},{field.decimal})" if field.decimal >= 0 and field.flen >= 0 else ""
-        return ("float" if tp is MysqlType.FLOAT else "double") + digits + _sign(field)
-    if tp is MysqlType.NEWDECIMAL:
-        return f"decimal({field.flen},{max(field.decimal, 0)})" + _sign(field)
-    return f"bit({max(field.flen, 1)})" if tp is MysqlType.BIT else ""
-
-
-def _moment(tp: MysqlType, field: FieldType) -> str:
-    if tp in _TIMES:
-        return _TIMES[tp] + (f"({field.decimal})" if field.decimal > 0 else "")
-    if tp in (MysqlType.DATE, MysqlType.NEWDATE):
-        return "date"
-    return "year" if tp is MysqlType.YEAR else ""
+        return name + digits + _sign(field)
+    if tp == MysqlType.NEWDECIMAL:
+        return f"{name}({field.flen},{max(field.decimal, 0)})" + _sign(field)
+    if tp == MysqlType.BIT:
+        return f"{name}({max(field.flen, 1)})"
+    if tp in (MysqlType.TIME, MysqlType.DATETIME, MysqlType.TIMESTAMP) and field.decimal > 0:
+        return f"{name}({field.decimal})"
+    # JSON is on MariaDB longtext with a check json_valid(), by which tools know the column; it refuses over 32 levels.
+    return name
 
 
 def column_sql(
@@ -160,11 +159,11 @@ def _now(column: ColumnInfo) -> str:
     return "CURRENT_TIMESTAMP" + (f"({column.type.decimal})" if column.type.decimal > 0 else "")
 
 
-def _width(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
+def _width(field: FieldType, dialect: Dialect) -> str:
     """Display width; MySQL 8 warns about any but these."""
     zerofill = bool(field.flag & ColumnFlag.ZEROFILL)
     if field.flen <= 0 or (
-        dialect is Dialect.MYSQL and not zerofill and not (tp is MysqlType.TINY and field.flen == 1)
+        dialect is Dialect.MYSQL and not zerofill and not (field.tp == MysqlType.TINY and field.flen == 1)
     ):
         return ""
     return f"({field.flen})"
@@ -174,15 +173,12 @@ def _sign(field: FieldType) -> str:
     return (" unsigned" if field.unsigned else "") + (" zerofill" if field.flag & ColumnFlag.ZEROFILL else "")
 
 
-def _text(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
-    binary = field.charset == "binary"
-    if tp in _CHARS:
-        name = f"{_CHARS[tp][binary]}({max(field.flen, 0)})"
-    elif tp in _BLOBS:
-        name = _BLOBS[tp] + ("blob" if binary else "text")
-    else:
-        name = f"{tp.name.lower()}({','.join(map(literal, field.elems))})"
-        binary = False
+def _text(name: str, field: FieldType, dialect: Dialect) -> str:
+    binary = field.charset == "binary" and field.tp in STRINGS
+    if field.tp in _CHARS:
+        name = f"{name}({max(field.flen, 0)})"
+    elif field.tp not in _BLOBS:
+        name = f"{name}({','.join(map(literal, field.elems))})"
     source = field.charset
     if source == "ascii" and dialect is not Dialect.TIDB and not all(each.isascii() for each in field.elems):
         source = "latin1"  # TiDB checks no elements: as with latin1, only a set that takes every text keeps them

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
+from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, FieldType, MysqlType
 from pumphouse.schema.dialect import Dialect
 
 
@@ -36,10 +36,8 @@ class Family(StrEnum):
     JSON = "json"
 
 
-_FAMILIES = {
-    **dict.fromkeys(
-        (MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG), Family.INTEGER
-    ),
+_FAMILIES: dict[int, Family] = {
+    **dict.fromkeys(INTEGERS, Family.INTEGER),
     MysqlType.YEAR: Family.YEAR,
     MysqlType.FLOAT: Family.FLOAT,
     MysqlType.DOUBLE: Family.DOUBLE,
@@ -55,11 +53,10 @@ _FAMILIES = {
 }
 
 
-def family(field: FieldType) -> Family:
-    """Of a type."""
-    found = _FAMILIES.get(MysqlType(field.tp))
-    if found is not None:
-        return found
+def family(field: FieldType) -> Family | None:
+    """Of a type; None: of its casts nothing is known."""
+    if field.tp not in STRINGS:
+        return _FAMILIES.get(field.tp)
     binary, fixed = field.charset == "binary", field.tp == MysqlType.STRING
     if binary:
         return Family.BINARY if fixed else Family.BYTES
@@ -150,6 +147,8 @@ def conversion(
 ) -> Conversion | None:
     """How TiDB's cast is had on a target; None where it is not known. ``strict``: the sql_mode of the change."""
     before, after = family(old), family(new)
+    if before is None or after is None:
+        return None
     if dialect is Dialect.MYSQL and (before, after) in _OTHERWISE_ON_MYSQL[strict]:
         return None
     if after in _REALS and new.decimal >= 0:

@@ -8,7 +8,7 @@ from pumphouse.errors import SchemaError
 
 
 class Dialect(StrEnum):
-    """Kind of target. TiDB takes statements as they were written at the source; the others get rendered ones."""
+    """Kind of target."""
 
     MARIADB = "mariadb"
     MYSQL = "mysql"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
+from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, ColumnInfo, MysqlType
 
 # No text with a quote in it: a MariaDB 10.11 cannot open the table that it made with such an expression.
 _TOKEN = re.compile(
@@ -20,11 +20,6 @@ _TOKEN = re.compile(
     r"|(?P<word>[A-Za-z_]\w*)|(?P<sign><=>|<=|>=|<>|!=|[-+*%=<>(),!]))"
 )
 _PATH = re.compile(r"(?:_utf8mb4)?'\$(?:\.[A-Za-z_][A-Za-z0-9_]*)+'")
-_INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
-_TEXTS = frozenset({
-    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB, MysqlType.BLOB,
-    MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB,
-})  # fmt: skip
 _COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "<>", "!="})
 # What an argument may be. Everything printable is taken as text in the same way.
 _TAKEN = {"i": "i0", "n": "in0", "s": "ta0", "x": "tab0", "a": "a0", "c": "tain0dm", "d": "dm0", "*": "tain0dm"}
@@ -68,11 +63,11 @@ def alike(column: ColumnInfo, columns: Mapping[str, ColumnInfo]) -> bool:
     except (_Unknown, RecursionError):
         return False
     tp = column.type.tp
-    if tp in _INTEGERS:
+    if tp in INTEGERS:
         return found in "i0"
     if tp == MysqlType.NEWDECIMAL:
         return found in "in0"
-    if tp in _TEXTS:
+    if tp in STRINGS:
         kinds = {"utf8mb4": "tai0", "utf8": "tai0", "latin1": "ai0", "ascii": "ai0"}
         return found in kinds.get(column.type.charset, "-")
     return found == {int(MysqlType.DATE): "d", int(MysqlType.JSON): "j"}.get(tp)
@@ -265,13 +260,13 @@ class _Typer:
         if column is None or column.type.flag & ColumnFlag.ZEROFILL:
             raise _Unknown
         tp = column.type.tp
-        if tp in _INTEGERS:
+        if tp in INTEGERS:
             self._signs.add(column.type.unsigned)
             return self._counted("i", _OF_AN_INTEGER, 0)
         if tp == MysqlType.NEWDECIMAL:
             return self._counted("n", column.type.flen, max(column.type.decimal, 0))
         kind = {"utf8mb4": "t", "utf8": "t", "binary": "b"}.get(column.type.charset)
-        if tp in _TEXTS and kind is not None:
+        if tp in STRINGS and kind is not None:
             return kind
         kinds = {int(MysqlType.DATE): "d", int(MysqlType.DATETIME): "m", int(MysqlType.JSON): "j"}
         if tp not in kinds:

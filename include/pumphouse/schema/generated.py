@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo, cistr
+from pumphouse.model.table import STRINGS, ColumnInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.expressions import alike
 from pumphouse.schema.ident import quote
@@ -26,10 +26,6 @@ _NAME = re.compile(r"`((?:[^`]|``)+)`")
 _OF_BYTES = re.compile(
     r"\b(?:hex|to_base64|md5|sha1?|crc32|length|octet_length|bit_length|isnull)\(`(?:[^`]|``)+`\)", re.IGNORECASE
 )
-_STRINGS = frozenset({
-    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING,
-    MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB,
-})  # fmt: skip
 _REALS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 
 
@@ -206,12 +202,12 @@ def _otherwise(table: TableInfo) -> tuple[frozenset[int], frozenset[int]]:
 
 def _differs(table: TableInfo, column: ColumnInfo) -> bool:
     """Whether bytes become text or a number, or a float becomes text: then each server has its own idea."""
-    text = column.type.tp in _STRINGS and column.type.charset != "binary"
+    text = column.type.tp in STRINGS and column.type.charset != "binary"
     named = _sources(table, _OF_BYTES.sub("", column.generated_expr))
     if text and any(each.type.tp in _REALS for each in named):
         return True
-    return (text or column.type.tp not in _STRINGS) and any(
-        each.type.tp in _STRINGS and each.type.charset == "binary" for each in named
+    return (text or column.type.tp not in STRINGS) and any(
+        each.type.tp in STRINGS and each.type.charset == "binary" for each in named
     )
 
 

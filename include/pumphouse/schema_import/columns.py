@@ -10,7 +10,8 @@ from typing import Any
 from pumphouse.codec.datum import check_field
 from pumphouse.errors import CodecError
 from pumphouse.model.binlog import SchemaState
-from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
+from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, FieldType, MysqlType
+from pumphouse.schema.column_sql import TYPES_CALLED
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import LITERAL, elements_of, unquote
 
@@ -21,44 +22,17 @@ _TYPE = re.compile(r"(\w+)(?:\((.*)\))?((?: unsigned| zerofill)*)(?P<more>.*)", 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _NOW = re.compile(r"(?:current_timestamp|now)(?:\((\d*)\))?", re.IGNORECASE)
 
-# Name -> type code and the length that TiDB gives it when none is said.
-_CODES: dict[str, tuple[MysqlType, int]] = {
-    "tinyint": (MysqlType.TINY, 4),
-    "smallint": (MysqlType.SHORT, 6),
-    "mediumint": (MysqlType.INT24, 9),
-    "int": (MysqlType.LONG, 11),
-    "bigint": (MysqlType.LONGLONG, 20),
-    "float": (MysqlType.FLOAT, 12),
-    "double": (MysqlType.DOUBLE, 22),
-    "decimal": (MysqlType.NEWDECIMAL, 10),
-    "bit": (MysqlType.BIT, 1),
-    "date": (MysqlType.DATE, 10),
-    "datetime": (MysqlType.DATETIME, 19),
-    "timestamp": (MysqlType.TIMESTAMP, 19),
-    "time": (MysqlType.TIME, 10),
-    "year": (MysqlType.YEAR, 4),
-    "char": (MysqlType.STRING, 1),
-    "binary": (MysqlType.STRING, 1),
-    "varchar": (MysqlType.VARCHAR, 0),
-    "varbinary": (MysqlType.VARCHAR, 0),
-    "tinytext": (MysqlType.TINY_BLOB, 255),
-    "tinyblob": (MysqlType.TINY_BLOB, 255),
-    "text": (MysqlType.BLOB, 65_535),
-    "blob": (MysqlType.BLOB, 65_535),
-    "mediumtext": (MysqlType.MEDIUM_BLOB, 16_777_215),
-    "mediumblob": (MysqlType.MEDIUM_BLOB, 16_777_215),
-    "longtext": (MysqlType.LONG_BLOB, 4_294_967_295),
-    "longblob": (MysqlType.LONG_BLOB, 4_294_967_295),
-    "enum": (MysqlType.ENUM, 0),
-    "set": (MysqlType.SET, 0),
-    "json": (MysqlType.JSON, 4_294_967_295),
-}
-_INTEGERS = {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
-_TIMES = {MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.TIME}
-_TEXTS = {
-    MysqlType.STRING, MysqlType.VARCHAR, MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB,
-    MysqlType.LONG_BLOB, MysqlType.ENUM, MysqlType.SET,
+# The length that TiDB gives a type when none is said.
+_LENGTHS = {
+    MysqlType.TINY: 4, MysqlType.SHORT: 6, MysqlType.INT24: 9, MysqlType.LONG: 11, MysqlType.LONGLONG: 20,
+    MysqlType.FLOAT: 12, MysqlType.DOUBLE: 22, MysqlType.NEWDECIMAL: 10, MysqlType.BIT: 1, MysqlType.YEAR: 4,
+    MysqlType.DATE: 10, MysqlType.DATETIME: 19, MysqlType.TIMESTAMP: 19, MysqlType.TIME: 10,
+    MysqlType.STRING: 1, MysqlType.VARCHAR: 0, MysqlType.TINY_BLOB: 255, MysqlType.BLOB: 65_535,
+    MysqlType.MEDIUM_BLOB: 16_777_215, MysqlType.LONG_BLOB: 4_294_967_295, MysqlType.JSON: 4_294_967_295,
+    MysqlType.ENUM: 0, MysqlType.SET: 0,
 }  # fmt: skip
+_TIMES = {MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.TIME}
+_TEXTS = STRINGS | {MysqlType.ENUM, MysqlType.SET}
 
 
 class Inexpressible(Exception):
@@ -67,7 +41,7 @@ class Inexpressible(Exception):
 
 def is_integer(column: Raw) -> bool:
     """Whether it can be a row's handle."""
-    return column["type"]["Tp"] in _INTEGERS
+    return column["type"]["Tp"] in INTEGERS
 
 
 def named(name: str) -> Raw:
@@ -129,12 +103,12 @@ def column_info(row: Row, dialect: Dialect, *, json: bool, notes: list[str]) -> 
 
 def _field(text: str, row: Row, notes: list[str]) -> Raw:
     match = _TYPE.fullmatch(text)
-    code = None if match is None else _CODES.get(match[1])
-    if match is None or code is None:
+    tp = None if match is None else TYPES_CALLED.get(match[1])
+    length = None if tp is None else _LENGTHS.get(tp)
+    if match is None or tp is None or length is None:
         raise Inexpressible(f"the type {text} is not known to binlogs")
     if "COMPRESSED" in match["more"]:
         notes.append("it is compressed: on a target it is not")
-    tp, length = code
     inside, unsigned = match[2] or "", "unsigned" in match[3]
     decimal, elems = (-1 if tp in (MysqlType.FLOAT, MysqlType.DOUBLE) else 0), None
     if tp in (MysqlType.ENUM, MysqlType.SET):
@@ -147,7 +121,7 @@ def _field(text: str, row: Row, notes: list[str]) -> Raw:
         numbers = [int(part) for part in inside.split(",")]
         length = numbers[0]
         decimal = numbers[1] if len(numbers) > 1 else decimal
-    elif unsigned and tp in _INTEGERS and tp is not MysqlType.LONGLONG:
+    elif unsigned and tp in INTEGERS and tp is not MysqlType.LONGLONG:
         length -= 1
     charset = str(row["character_set_name"] or "") if tp in _TEXTS else ""
     flag = ColumnFlag(0)

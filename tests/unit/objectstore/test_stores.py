@@ -235,7 +235,7 @@ def test_a_missing_bucket_is_said_so(s3):
         store.put("x", b"")
 
 
-@pytest.mark.parametrize("root", ["gs://b/p", "s3://", "s3://key:secret@bucket/p", "file://"])
+@pytest.mark.parametrize("root", ["gopher://b/p", "s3://", "s3://key:secret@bucket/p", "file://"])
 def test_an_unknown_root_is_a_configuration_error_without_secrets(root):
     with pytest.raises(ConfigError) as caught:
         open_store(ArchiveSettings(root=root))
