@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 _HEARTBEAT_S = 1.0
 _AGAIN_S = 1.0
+_SILENT_S = 5 * _HEARTBEAT_S
 # Positions that bring nothing to publish are written that often.
 _MARK_S = 1.0
 
@@ -73,6 +74,7 @@ class Follower:
         self._made: list[Entry] = []  # of a transaction with statements
         self._number = journal.mark.schema
         self._marked_at = clock.monotonic()
+        self._heard = clock.now()
         self._inbox = _Inbox(settings.capture.queue_bytes)
 
     def run(self) -> None:
@@ -96,7 +98,12 @@ class Follower:
         """What is published."""
         mark = self._journal.mark
         waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries))
-        behind = max(0.0, self._clock.now() - mark.moment) if waits else 0.0
+        now = self._clock.now()
+        behind = max(0.0, now - mark.moment) if waits else 0.0
+        if (
+            now - self._heard > _SILENT_S
+        ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
+            behind = max(behind, now - self._heard)
         return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=behind, transactions=mark.transactions)
 
     # -- reading ahead
@@ -129,6 +136,8 @@ class Follower:
     # -- one after the other
 
     def _take(self, item: Item) -> None:
+        if isinstance(item, Group | Heartbeat):
+            self._heard = self._clock.now()
         if isinstance(item, Group):
             self._group(item)
             if self._bytes >= self._settings.capture.group_bytes or not self._inbox.busy:
