@@ -213,7 +213,8 @@ class Transaction(NamedTuple):
         first, last: its rows events in the group: ``range(first, last)``.
         queries: its statements in order; each says where among the rows events it stands.
         part: 0 of a whole transaction and of the first part; the others count on, in the groups that follow.
-        final: whether it ends here. Nothing of it counts before.
+        final: whether it ends here. Nothing of it counts before: a part 0 in place of the next part, or a new stream,
+            says that the source forgot it, or begins it anew.
         xa: where it is a step of an XA transaction.
         bytes: of its events in the binlog, in this group.
         file, end: where the server that was read has its end (of a part: the end of the part).

@@ -564,8 +564,8 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one pass over events, rows and col
             to = _open_mutation(out, begin, target[TABLE_ID])
             mutation = begin
             while at < end:
-                # Behind the rows of this event: its sequence, and what a row that moves adds.
-                state[S_NEED] = to + 2 * rows + 128
+                # Beside the values: the sequence, what a row that moves adds, the NULLs of two images with their ids.
+                state[S_NEED] = to + 2 * rows + 128 + 24 * width
                 at = _locate(data, bitmap, at, end, columns, target[FIRST], width, places, sizes, 0, state)
                 if at >= 0 and kind == _UPDATE:
                     at = _locate(data, second, at, end, columns, target[FIRST], width, places, sizes, widest, state)

@@ -54,7 +54,6 @@ _REFUSED = {
         "what it lost is in no binlog: begin behind it, with a new `pumphouse archive dump`",
     ),
     codes.GTID_TAGGED: ("a GTID with a tag", "let no session set gtid_next = 'AUTOMATIC:tag'"),
-    codes.START_ENCRYPTION: ("encrypted events", "a server sends them in the clear: is it a file that is read?"),
     **dict.fromkeys(codes.LOAD_DATA, ("a LOAD DATA as a statement, and not its rows", _FORMAT)),
 }
 # Where the bytes of decompressed events lie until the group is put together: far behind any buffer.
@@ -342,7 +341,8 @@ class Reader:
         elif kind in codes.ROWS_COMPRESSED:
             self._compressed_rows(data, begin, size, kind)
             self._note(data, base, begin, size)
-        elif kind in codes.BESIDE_STATEMENTS or kind == codes.FORMAT:
+        elif kind in codes.BESIDE_STATEMENTS or kind in (codes.FORMAT, codes.START_ENCRYPTION):
+            # A server that encrypts its files sends events in the clear.
             self._note(data, base, begin, size)
         else:
             flags = int.from_bytes(data[begin + 17 : begin + 19].tobytes(), "little")
