@@ -639,7 +639,10 @@ class RetentionSettings(Section):
     """How much of the archive is kept (`archive expire`); without `keep_bases` and `keep_days` nothing expires."""
 
     keep_bases: int | None = Field(
-        None, ge=1, description="dumps that are kept, with every moment behind the oldest of them; empty = no say"
+        None,
+        ge=1,
+        description="bases that are kept, dumps and folded ones alike, with every moment behind the oldest of them; "
+        "empty = no say",
     )
     keep_days: float | None = Field(
         None,

@@ -217,6 +217,7 @@ class _Run:
     def __init__(self, archive: Archive, settings: Settings) -> None:
         self.archive = archive
         self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
+        self._live_s = max(self._grace_s, self._resume_s)
         self._now_s = store_now(archive)
         self.listed = list_objects(archive)
         self.view = read_view(archive)
@@ -244,7 +245,7 @@ class _Run:
 
     def live(self) -> list[BaseBegun]:
         """Dumps that are under way now."""
-        return begun_and_live(self.archive, now_s=self._now_s, for_s=max(self._grace_s, self._resume_s))
+        return begun_and_live(self.archive, now_s=self._now_s, for_s=self._live_s)
 
     def holds(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
         """What the archive itself knows to need something; ``begun``: the dumps that are under way."""
@@ -256,11 +257,14 @@ class _Run:
 
     def _dumps(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
         for each in begun:
+            who, again = ("fold", f"archive base --at {int(each.low)}") if each.folds else ("dump", "archive dump")
             why = f"that was begun at {show(each.low)} and has not ended"
-            yield Hold(who="dump", ts=each.low, restorable=False, why=why)
+            hint = f"`pumphouse {again}` ends it; killed, it holds for {self._live_s / 3600:g} h after its last object"
+            yield Hold(who=who, ts=each.low, restorable=False, why=why, hint=hint)
             over = next((base for base in self.view.bases if base.begun == each.over), None)
             if over is not None:
-                yield Hold(who="dump", ts=over.ts, restorable=True, why=f"{why}: it takes tables of an earlier one")
+                why += ", and takes tables of an earlier base"
+                yield Hold(who=who, ts=over.ts, restorable=True, why=why, hint=hint)
 
     def _proofs(self) -> Iterator[Hold]:
         for each in self._young(layout.PROOFS):

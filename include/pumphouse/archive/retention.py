@@ -38,7 +38,7 @@ class Policy:
         return self.bases is not None or self.days is not None
 
     def __str__(self) -> str:
-        said = [f"{self.bases} dumps"] if self.bases is not None else []
+        said = [f"{self.bases} bases"] if self.bases is not None else []
         said += [f"{self.days:g} days"] if self.days is not None else []
         return " and ".join(said) or "everything"
 
@@ -217,7 +217,7 @@ def _why_nothing(bases: Sequence[Base], policy: Policy, wished: int, now: Tso) -
     if not bases:
         return "there is no dump, so every window is needed: `pumphouse archive dump`"
     if not policy.wishes:
-        return "no retention is set: retention.keep_bases, retention.keep_days"
+        return "no retention is set: retention.keep_bases (--keep-bases) or retention.keep_days (--keep-days)"
     if wished:
         return "it is held"
     if policy.bases is not None and len(bases) <= policy.bases:

@@ -105,7 +105,8 @@ def begun_and_live(archive: Archive, *, now_s: float, for_s: float) -> list[Base
     for each in listed:
         low = layout.base_low(each.key)
         dump = each.key == layout.base_begun(low) and layout.base_document(low) not in keys
-        if (dump or layout.is_fold_note(each.key)) and now_s - newest[low] <= for_s:
+        fold = layout.is_fold_note(each.key) and layout.folded_document(low) not in keys
+        if (dump or fold) and now_s - newest[low] <= for_s:
             with suppress(ObjectNotFound):  # it was given up meanwhile
                 found.append(BaseBegun.from_json(each.key, archive.store.get(each.key)))
     return found

@@ -344,14 +344,14 @@ def _print_bases(bases: Sequence[Base]) -> None:
         what = "dump" if base.folded is None else "folded base"
         if base.tables:
             of = "" if base.folded is None else f", folded from the base of {show(base.folded)}"
-            click.echo(f"{what} {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows{of}")
+            click.echo(f"{what} {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows{of}; {base.key}")
         for left_out in base.without:
             click.echo(f"{what} {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
 
 
 def _base_dict(base: Base) -> dict[str, Any]:
     without = {each.name: each.why for each in base.without}
-    of = {"ts": int(base.ts), "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
+    of = {"ts": int(base.ts), "key": base.key, "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
     return of | {"folded_ts": None if base.folded is None else int(base.folded), "without": without}
 
 

@@ -24,7 +24,7 @@ from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
 from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadSegment, UsageError
+from pumphouse.errors import BadSegment, BinlogError, UsageError
 from pumphouse.folding.plan import FoldPlan, FoldTable, log_of, parts_of, passes, plan_fold, work_of
 from pumphouse.folding.rows import cut, standing
 from pumphouse.loader.context import LoadContext
@@ -181,14 +181,26 @@ class _Fold:
         begun = BaseBegun(cluster_id=self._archive.cluster_id, low=at, tables=None, over=self._plan.older.begun)
         note = layout.fold_note(at, self._attempt)
         store.put(note, begun.to_json())
-        base = self._archive.publish_base(self._base(), begun=note, clock=clock)
+        try:
+            made = self._base()
+        except BinlogError:
+            self._give_up(note)
+            raise
+        base = self._archive.publish_base(made, begun=note, clock=clock)
         try:
             self._require_there(base)  # a base that expired meanwhile may have taken them with it
         except BadSegment:
             store.delete(base.key)
             raise
-        store.delete(note)  # a fold that fails leaves it: it says of what lies there that nothing came of it
+        store.delete(note)  # a fold that is killed leaves it: it says of what lies there that nothing came of it
         return _report(self._plan, base, round(clock.monotonic() - started, 3))
+
+    def _give_up(self, note: str) -> None:
+        """Take away what this fold has written, the note last: else it would hold `archive expire` as one under way."""
+        for each in self._archive.store.list(layout.base_folder(self._plan.at)):
+            if each.key.endswith(f"-{self._attempt}.parquet"):
+                self._archive.store.delete(each.key)
+        self._archive.store.delete(note)
 
     def _base(self) -> Base:
         """Fold all that changed."""

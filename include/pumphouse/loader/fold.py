@@ -118,9 +118,9 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
         hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
         "this plan was done; load again when the archive has it (`pumphouse snapshot`), or restore to a moment after "
         "it. Or a DROP PARTITION was under way: park the table, `pumphouse archive dump`, `pumphouse load`, take the "
-        f"rule away, `pumphouse load --resync {name}`. An application of yours: "
-        "its store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
-        "goes needs a delete in a binlog",
+        f"rule away, `pumphouse load --resync {name}`. An application of yours: rows went or came in its store without "
+        "a binlog (it was emptied, a restore or a flashback put rows back) and were changed again: `pumphouse archive "
+        "dump`, then restore to a moment after that, or fold one; a load: as for a DROP PARTITION",
         table=name,
         key=list(key),
         rows=rows,

@@ -40,8 +40,9 @@ from pumphouse.schema.route import NO_ROUTES
 from pumphouse.settings import Settings
 
 _UNLOGGED = (
-    "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: afterwards "
-    "run `pumphouse archive dump`, and the same flashback --into each target"
+    "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: run "
+    "`pumphouse archive dump` at once (no moment between another change of such a row and that dump can be restored), "
+    "and the same flashback --into each target"
 )
 _OF_A_TARGET = "the source keeps its rows: what a flashback changes on a target, a diff and a proof find there"
 

@@ -33,8 +33,9 @@ log = structlog.get_logger()
 
 _LOCK_WAIT_S = 10
 _UNLOGGED = (
-    "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: afterwards "
-    "run `pumphouse schema import`, then `pumphouse archive dump`"
+    "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: run "
+    "`pumphouse schema import`, then `pumphouse archive dump`, before anybody changes it; a copy that you drop again "
+    "needs neither"
 )
 
 

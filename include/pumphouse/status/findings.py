@@ -50,6 +50,16 @@ def _error(who: str, what: str, next_: str) -> Finding:
     return Finding(severity=Severity.ERROR, who=who, what=what, next=next_)
 
 
+def ago(seconds: float | None) -> str:
+    """How long ago, for people."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _warning(who: str, what: str, next_: str) -> Finding:
     return Finding(severity=Severity.WARNING, who=who, what=what, next=next_)
 
@@ -63,7 +73,7 @@ def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
     """The last drill, where it was red or failed, or where none has ended for long."""
     last, into = status.archive.drill, settings.drill.into
     if last is not None and not last.green:
-        what = f"{last.verdict}{': ' * bool(last.why)}{last.why}, {last.age_s / 3600:.1f} h ago"
+        what = f"{last.verdict}{': ' * bool(last.why)}{last.why}, {ago(last.age_s)} ago"
         at = f" at {show(last.at)}" if last.at else ""
         rows = "" if last.why else "; pumphouse archive proofs --tables"
         yield _error(f"drill into {last.into}{at}", what, f"{last.again}{rows}")

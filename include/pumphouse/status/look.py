@@ -18,6 +18,7 @@ from pumphouse.archive.drills import last_drill
 from pumphouse.archive.failed import read_failed
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
 from pumphouse.archive.proofs import Outcome, Proof, red_proofs
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
@@ -42,7 +43,6 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
-from pumphouse.status.range import restorable_from
 from pumphouse.status.report import (
     ArchiveStatus,
     CaptureStatus,

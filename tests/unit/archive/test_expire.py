@@ -18,10 +18,11 @@ from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.retention import Hold, Policy, plan_expiry
 from pumphouse.archive.schema_store import rebuild, timeline_of
 from pumphouse.archive.segment import read_segment
-from pumphouse.archive.sweep import list_objects
+from pumphouse.archive.sweep import begun_and_live, list_objects
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.errors import (
@@ -38,7 +39,6 @@ from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import LoadSettings, Settings
-from pumphouse.status.range import restorable_from
 from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
 from tests.support.killed import Killed
 from tests.support.memorystore import MemoryStore
@@ -271,7 +271,7 @@ def test_a_dump_that_runs_keeps_its_log_and_the_dump_that_it_takes_tables_from(
     archive.store.put(layout.base_begun(begun.low), begun.to_json())
     report = run(archive)
     assert report.restorable_from == older.ts == made.dumps[1]
-    assert any("takes tables of an earlier one" in each for each in report.held)
+    assert any("takes tables of an earlier base" in each for each in report.held)
     key = layout.base_begun(begun.low)
     store.put_s[f"{archive.cluster_id}/{key}"] = 1.0  # given up long ago
     assert key in run(archive, dry_run=True).orphans
@@ -784,6 +784,12 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     for key in parts:
         archive.store.put(key, b"x")
     assert delete_orphans(archive, Settings()) == ()  # a fold that runs
+    held = "\n".join(run(archive, dry_run=True).held)
+    assert f"fold that was begun at {killed}" in held
+    assert f"`pumphouse archive base --at {int(killed)}` ends it; killed, it holds for 48 h" in held
+    archive.store.put(layout.folded_document(killed), b"{}")  # the same command, run again, has ended
+    assert begun_and_live(archive, now_s=0.0, for_s=1.0) == []
+    archive.store.delete(layout.folded_document(killed))
     store.put_s = dict.fromkeys(store.objects, 0.0)
     delete_orphans(archive, Settings())
     there = {each.key for each in archive.store.list(layout.BASE)}

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pumphouse.archive.expire import expire
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
+from pumphouse.archive.retention import Policy
 from pumphouse.codec.datum import read_datum
 from pumphouse.codec.payload import PrewriteValueBuilder
 from pumphouse.codec.row import encode_delete, encode_update
@@ -37,7 +39,9 @@ from pumphouse.export.transactions import merged
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
+from pumphouse.settings import Settings
 from tests.support import pbmessages
+from tests.support.agedarchive import aged
 from tests.support.madearchive import Churn, MadeSource, column, index, written_as
 
 pytestmark = pytest.mark.row("A6")
@@ -436,9 +440,26 @@ def test_a_destination_that_holds_something_else_is_left_alone(source: MadeSourc
     assert len(files(out)) == 1
 
 
+@pytest.mark.row("A5")
+def test_an_export_from_before_what_is_kept_names_a_moment_that_it_can_begin_at(tmp_path: Path, out: Path) -> None:
+    source = aged(tmp_path / "aged").source
+    genesis, gone_on = source.archive.genesis().ts, out / "gone_on"
+    export(source, gone_on, genesis, upto=Tso(source.archive.end() - 1))
+    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    with pytest.raises(UsageError, match=r"on, and .* is before that; .* expired at .* by me@here") as refused:
+        export(source, out, genesis)
+    begin = str(refused.value.hint).removeprefix("--from ")
+    assert Tso(int(begin)) > genesis
+    export(source, out, Tso(int(begin)))
+    assert files(out)
+    with pytest.raises(UsageError, match="is kept from") as refused:
+        export(source, gone_on)  # its files begin before that: the next ones go on where they end
+    assert refused.value.hint == f"go on in another directory: --from {int(source.archive.end()) - 1}"
+
+
 def test_a_range_that_the_archive_has_not_is_refused(source: MadeSource, out: Path) -> None:
     since = churned(source, windows=1)
-    with pytest.raises(UsageError, match="the archive begins at"):
+    with pytest.raises(UsageError, match="the archive is kept from"):
         export(source, out, Tso(since - 1))
     with pytest.raises(UsageError, match="is empty"):
         export(source, out)
