@@ -105,7 +105,7 @@ def prepared(stack: CapturedStack) -> None:
 
 
 @pytest.mark.row("Q1", "Q2", "Q3", "Q4")
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int) -> None:
     rng = random.Random(seed)
     with mariadb.directory_in_memory() as directory, captured_stack(directory, prepare=prepared) as stack:
