@@ -408,6 +408,21 @@ def test_what_makes_rows_inexact_is_refused_by_name(source: Any) -> None:
         _read(source, start=begin)
 
 
+@pytest.mark.skipif(is_mysql(), reason="MariaDB's")
+def test_an_alter_in_two_phases_is_refused(source: Any) -> None:
+    """The source rolls it back; in the binlog it is there twice, in the same words."""
+    _run(source, "CREATE TABLE shop.t (a INT PRIMARY KEY, b INT)", "INSERT INTO shop.t VALUES (1, 1), (2, 1)")
+    for number in (60, 257, 513):
+        begin = position_now(source.connection)
+        with source.server.connect(autocommit=True) as other:
+            capturing.run(other, f"SET gtid_seq_no = {10_000 + number}", "SET SESSION binlog_alter_two_phase = 1")
+            with pytest.raises(pymysql.IntegrityError):
+                capturing.run(other, "ALTER TABLE shop.t ADD UNIQUE KEY (b)")
+        with pytest.raises(CaptureRefused, match="ALTER in two phases") as refused:
+            _read(source, start=begin)
+        assert "binlog_alter_two_phase" in refused.value.hint
+
+
 def test_a_position_that_is_gone_or_strange_is_named(source: Any) -> None:
     _run(
         source,

@@ -80,7 +80,7 @@ def _written(value: Any, large: bool) -> tuple[int, bytes]:
 def _kernel(data: bytes) -> bytes | None:
     out = np.zeros(len(data) * 12 + 64, np.uint8)
     order, stack = np.zeros(4096, np.int32), np.zeros((jsonb.MAX_DEPTH, jsonb.LEVEL), np.int64)
-    end = jsonb.put(np.frombuffer(data, np.uint8), 0, len(data), order, stack, out, 0)
+    end = jsonb.put(np.frombuffer(data, np.uint8), 0, len(data), order, stack, out, 0, len(out))
     return None if end < 0 else out[:end].tobytes()
 
 
@@ -132,3 +132,23 @@ def test_what_has_no_form_of_its_own_is_text_and_damage_is_refused() -> None:
         assert _kernel(whole[:end]) is None
     with pytest.raises(CodecError):
         document_text(whole[:6])
+
+
+@pytest.mark.parametrize("kind", [jsonb.SMALL_ARRAY, jsonb.SMALL_OBJECT])
+def test_a_document_whose_values_share_their_bytes_writes_nothing_behind_its_room(kind: int) -> None:
+    """Every entry (or every name) points at the same long text: valid one by one, and far larger than its room."""
+    count, long = 2000, 30_000
+    text = bytes((long & 0x7F | 0x80, long >> 7 & 0x7F | 0x80, long >> 14)) + b"x" * long
+    named = 4 * (kind == jsonb.SMALL_OBJECT)
+    head = 4 + (3 + named) * count
+    entries = struct.pack("<HH", head + 3, long) * count if named else b""
+    values = (b"\x04\1\0" if named else b"\x0c" + struct.pack("<H", head)) * count
+    body = struct.pack("<HH", count, head + len(text)) + entries + values + text
+    data = bytes((kind,)) + body
+    limit = 12 * len(data)
+    out = np.full(limit + (128 << 20), 0x77, np.uint8)
+    order, stack = np.zeros(4096, np.int32), np.zeros((jsonb.MAX_DEPTH, jsonb.LEVEL), np.int64)
+    assert jsonb.put(np.frombuffer(data, np.uint8), 0, len(data), order, stack, out, 0, limit) < 0
+    assert (out[limit:] == 0x77).all()
+    with pytest.raises(CodecError, match="upon each other"):
+        document_text(data)

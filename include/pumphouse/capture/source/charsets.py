@@ -13,8 +13,9 @@ import numpy as np
 from pumphouse.codec.jit import Int32s, frozen
 
 # Bytes that go through as they are.
-PLAIN = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii", "binary"})
-MAPPED = frozenset({"latin1", "gbk"})
+PLAIN = frozenset({"utf8mb4", "utf8mb3", "utf8", "binary"})
+# A server keeps bytes above 127 in an ascii column too: they are no text, and are refused by name.
+MAPPED = frozenset({"ascii", "latin1", "gbk"})
 KNOWN = PLAIN | MAPPED
 _LEADS = -1
 # Codes of MySQL's gbk that Python's gbk has otherwise or not at all.
@@ -26,6 +27,8 @@ def character_map(charset: str) -> Int32s:
     """How bytes become UTF-8, as `rows` reads it: bytes from the lowest on, their number above, -1 = leads another."""
     if charset == "latin1":
         return frozen(np.array([_entry(_latin1(byte)) for byte in range(256)], np.int32))
+    if charset == "ascii":
+        return frozen(np.array([_entry(chr(byte)) for byte in range(128)] + [0] * 128, np.int32))
     out = np.zeros(256 + (1 << 16), np.int32)
     out[:128] = [_entry(chr(byte)) for byte in range(128)]
     for lead in range(0x81, 0xFF):

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from pumphouse.capture.source.model import Query, Xa, XaStep
-from pumphouse.errors import CorruptionError
+from pumphouse.errors import CaptureRefused, CorruptionError
 
 # A compressed event may say that it becomes larger than the server's largest.
 MAX_EVENT_BYTES = (1 << 30) + (64 << 20)
@@ -119,9 +119,14 @@ def query(body: bytes, seconds: int, before: int, *, compressed: bool = False) -
 def _status(fields: Fields) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while fields.left:
-        read = _STATUS.get(fields.number(1))
+        code = fields.number(1)
+        read = _STATUS.get(code)
         if read is None:
-            break  # those of later servers come last; what we need was there before
+            # Its length is unknown, so nothing behind it can be read: what the statement means may be there.
+            raise CaptureRefused(
+                f"the binlog has a statement with the unknown status variable {code}",
+                hint="a later release may read it; else begin behind it, with a new `pumphouse archive dump`",
+            )
         found |= read(fields) or {}
     return found
 
@@ -159,6 +164,15 @@ def _invoker(fields: Fields) -> None:
     _text(fields)
 
 
+def _two_phase(_fields: Fields) -> NoReturn:
+    """MariaDB's Q_GTID_FLAGS3: the statement is one of START, COMMIT and ROLLBACK of an ALTER, with equal texts."""
+    raise CaptureRefused(
+        "the binlog has an ALTER in two phases: it may be of one that the source rolled back",
+        hint="on the source: SET GLOBAL binlog_alter_two_phase = OFF, and in no session ON; begin behind it, with a new"
+        " `pumphouse archive dump`",
+    )
+
+
 def _set_collations(fields: Fields) -> dict[str, Any]:
     count = fields.number(1)
     return {"charset_collations": tuple((fields.number(2), fields.number(2)) for _ in range(count))}
@@ -186,7 +200,7 @@ _STATUS: dict[int, Callable[[Fields], dict[str, Any] | None]] = {
     20: _skip(1),
     128: lambda f: {"micros": f.number(3)},
     129: _skip(8),
-    130: _skip(1),
+    130: _two_phase,
     131: _set_collations,
 }
 
@@ -228,8 +242,8 @@ def inflated(data: bytes) -> bytes:
         out = unpacker.decompress(data[1 + width :], size + 1)
     except zlib.error as error:
         raise damaged(f"a compressed event cannot be read: {error}") from error
-    if len(out) != size:
-        raise damaged(f"a compressed event has {len(out)} bytes or more and not {size}")
+    if len(out) != size or not unpacker.eof:
+        raise damaged(f"a compressed event has {len(out)} bytes or more and not {size}, or ends in the middle")
     return out
 
 
@@ -248,8 +262,14 @@ def unpacked(body: bytes) -> bytes:
     data = fields.take(size)
     if kind == 255:
         return data
-    if kind != 0 or not 0 <= plain <= MAX_EVENT_BYTES:
-        raise damaged(f"a compressed transaction is of the unknown kind {kind}, or says that it has {plain} bytes")
+    if kind != 0 or plain < 0:
+        raise damaged(f"a compressed transaction is of the unknown kind {kind}, or does not say its size")
+    if plain > MAX_EVENT_BYTES:
+        raise CaptureRefused(
+            f"the binlog has a compressed transaction of {plain} bytes: more than {MAX_EVENT_BYTES} are not unpacked",
+            hint="on the source: SET GLOBAL binlog_transaction_compression = OFF, and in no session ON, or smaller"
+            " transactions; begin behind it, with a new `pumphouse archive dump`",
+        )
     try:
         out: bytes = pa.Codec("zstd").decompress(data, decompressed_size=plain, asbytes=True)
     except (pa.ArrowException, OSError) as error:

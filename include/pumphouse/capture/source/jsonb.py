@@ -87,8 +87,9 @@ def _sort(data: Bytes, container: int, large: int, count: int, order: Int32s, ba
 
 @kernel
 def _open(
-    data: Bytes, at: int, end: int, kind: int, order: Int32s, stack: Ints, depth: int, used: int, out: Bytes, to: int
-) -> int:
+    data: Bytes, at: int, end: int, kind: int, order: Int32s, stack: Ints, depth: int, used: int, out: Bytes, to: int,
+    limit: int,
+) -> int:  # fmt: skip
     """Begin a container: its head, and all names; position behind, where the first value goes. -1 = not to be read."""
     large = 1 if kind in (LARGE_OBJECT, LARGE_ARRAY) else 0
     is_object = 1 if kind in (SMALL_OBJECT, LARGE_OBJECT) else 0
@@ -99,12 +100,14 @@ def _open(
     named, valued = (6 if large else 4) * is_object, 5 if large else 3
     if at + size > end or head + count * (named + valued) > size or used + count > len(order):
         return NONE
+    place = to + 8 + count * (11 if is_object else 5)
+    if place > limit:
+        return NONE
     level = stack[depth]
     level[_AT], level[_END], level[_LARGE], level[_OBJECT] = at, at + size, large, is_object
     level[_COUNT], level[_NEXT], level[_ORDER], level[_OUT] = count, 0, used, to
     _put_u32(out, to, count)
     entry = to + 8
-    place = to + 8 + count * (11 if is_object else 5)
     if not is_object:
         return place
     for each in range(count):
@@ -116,6 +119,8 @@ def _open(
     for each in range(count):
         name = at + head + np.int64(order[used + each]) * named
         length = u16(data, name + named - 2)
+        if place + length > limit:
+            return NONE
         _put_u32(out, entry, place - to)
         out[entry + 4], out[entry + 5] = np.uint8(length & 0xFF), np.uint8(length >> 8)
         copy_bytes(out, place, data, at + _number(data, name, large), length)
@@ -126,9 +131,11 @@ def _open(
 
 @primitive
 def _put_scalar(  # noqa: C901, PLR0911, PLR0912 - one a type
-    data: Bytes, at: int, end: int, kind: int, out: Bytes, to: int
+    data: Bytes, at: int, end: int, kind: int, out: Bytes, to: int, limit: int
 ) -> tuple[int, int]:
     """(TiDB's type, position behind its body); type 0: Python has to look at it."""
+    if to + 8 > limit:
+        return 0, to
     if kind in (INT16, INT32, INT64):
         size = 2 if kind == INT16 else 4 if kind == INT32 else 8
         if at + size > end:
@@ -160,7 +167,7 @@ def _put_scalar(  # noqa: C901, PLR0911, PLR0912 - one a type
             shift += 7
             if byte < 0x80:
                 break
-        if at + length > end:
+        if at + length > end or to + 5 + length > limit:
             return 0, to
         rest = length
         while rest >= 0x80:
@@ -181,9 +188,12 @@ def _literal(value: int) -> int:
 
 @kernel
 def put(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a walk without recursion
-    data: Bytes, at: int, size: int, order: Int32s, stack: Ints, out: Bytes, to: int
+    data: Bytes, at: int, size: int, order: Int32s, stack: Ints, out: Bytes, to: int, limit: int
 ) -> int:
-    """Write the datum of a document; -1 where Python has to."""
+    """Write the datum of a document, not behind ``limit``; -1 where Python has to, or says what is wrong.
+
+    Values of a damaged document may lie at the same place: then it becomes larger than any of its size.
+    """
     end = at + size
     out[to] = 0x0A
     if size == 0:  # what NULL becomes in a column that was made NOT NULL: JSON's null
@@ -196,12 +206,12 @@ def put(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a walk without recursion
         out[to + 1], out[to + 2] = 0x04, data[at + 1]
         return to + 3
     if kind > LARGE_ARRAY:
-        code, behind = _put_scalar(data, at + 1, end, kind, out, to + 2)
+        code, behind = _put_scalar(data, at + 1, end, kind, out, to + 2, limit)
         out[to + 1] = code
         return behind if code else NONE
     out[to + 1] = 0x01 if kind <= LARGE_OBJECT else 0x03
     depth, used = 0, 0
-    to = _open(data, at + 1, end, kind, order, stack, 0, 0, out, to + 2)
+    to = _open(data, at + 1, end, kind, order, stack, 0, 0, out, to + 2, limit)
     if to < 0:
         return NONE
     while depth >= 0:
@@ -232,7 +242,7 @@ def put(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a walk without recursion
         if place > level[_END]:
             return NONE
         if kind > LARGE_ARRAY:
-            code, to = _put_scalar(data, place, level[_END], kind, out, to)
+            code, to = _put_scalar(data, place, level[_END], kind, out, to, limit)
             if code == 0:
                 return NONE
             out[slot] = code
@@ -241,9 +251,9 @@ def put(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a walk without recursion
             return NONE
         out[slot] = 0x01 if kind <= LARGE_OBJECT else 0x03
         used = level[_ORDER] + (count if is_object else 0)
-        limit = level[_END]
+        behind = level[_END]
         depth += 1
-        to = _open(data, place, limit, kind, order, stack, depth, used, out, to)
+        to = _open(data, place, behind, kind, order, stack, depth, used, out, to, limit)
         if to < 0:
             return NONE
     return to

@@ -25,52 +25,71 @@ _NUMBERS = {
 def document_text(data: bytes) -> str:
     """Text of a whole document; CodecError where it makes no sense."""
     try:
-        return _value(data[0], data, 1, 0) if data else "null"
+        return _Document(len(data)).value(data[0], memoryview(data), 1, 0) if data else "null"
     except (IndexError, struct.error, UnicodeDecodeError, KeyError) as error:
         raise CodecError(f"a JSON document of {len(data)} bytes makes no sense: {error!r}") from error
 
 
-def _value(kind: int, data: bytes, at: int, depth: int) -> str:
-    if depth > jsonb.MAX_DEPTH:
-        raise CodecError("a JSON document is nested too deep")
-    if kind <= jsonb.LARGE_ARRAY:
-        return _container(kind, data[at:], depth)
-    if kind == jsonb.LITERAL:
-        return _LITERALS[data[at]]
-    if kind in _NUMBERS:
-        return repr(struct.unpack_from(_NUMBERS[kind], data, at)[0])
-    if kind == jsonb.STRING:
-        size, at = _length(data, at)
-        return json.dumps(_exactly(data, at, size).decode(), ensure_ascii=False)
-    if kind == jsonb.OPAQUE:
-        size, place = _length(data, at + 1)
-        return _opaque(data[at], _exactly(data, place, size))
-    raise CodecError(f"a JSON document has the unknown type {kind}")
+class _Document:
+    """Reads a document. No byte belongs to two values: so a small one never becomes a large text."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def value(self, kind: int, data: memoryview, at: int, depth: int) -> str:
+        """Text of a value of the container that ``data`` begins with."""
+        if depth > jsonb.MAX_DEPTH:
+            raise CodecError("a JSON document is nested too deep")
+        if kind <= jsonb.LARGE_ARRAY:
+            return self._container(kind, data[at:], depth)
+        if kind == jsonb.LITERAL:
+            return _LITERALS[data[at]]
+        if kind in _NUMBERS:
+            return repr(struct.unpack_from(_NUMBERS[kind], data, at)[0])
+        if kind == jsonb.STRING:
+            size, at = _length(data, at)
+            return json.dumps(self._exactly(data, at, size).decode(), ensure_ascii=False)
+        if kind == jsonb.OPAQUE:
+            size, place = _length(data, at + 1)
+            return _opaque(data[at], self._exactly(data, place, size))
+        raise CodecError(f"a JSON document has the unknown type {kind}")
+
+    def _container(self, kind: int, data: memoryview, depth: int) -> str:
+        large, is_object = kind in (jsonb.LARGE_OBJECT, jsonb.LARGE_ARRAY), kind <= jsonb.LARGE_OBJECT
+        width, code = (4, "<I") if large else (2, "<H")
+        count = struct.unpack_from(code, data, 0)[0]
+        self._take(2 * width + count * (1 + width + (width + 2 if is_object else 0)))
+        names, at = [], 2 * width
+        for _ in range(count if is_object else 0):
+            place, size = struct.unpack_from(code + "H", data, at)
+            names.append(self._exactly(data, place, size).decode())
+            at += width + 2
+        out = []
+        for _ in range(count):
+            entry = data[at]
+            inline = entry in (jsonb.LITERAL, jsonb.INT16, jsonb.UINT16)
+            inline |= large and entry in (jsonb.INT32, jsonb.UINT32)
+            place = at + 1 if inline else struct.unpack_from(code, data, at + 1)[0]
+            out.append(self.value(entry, data, place, depth + 1))
+            at += 1 + width
+        if not is_object:
+            return f"[{', '.join(out)}]"
+        pairs = (f"{json.dumps(name, ensure_ascii=False)}: {text}" for name, text in zip(names, out, strict=True))
+        return f"{{{', '.join(pairs)}}}"
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise CodecError("parts of a JSON document lie upon each other")
+
+    def _exactly(self, data: memoryview, at: int, size: int) -> bytes:
+        if at + size > len(data):
+            raise IndexError("it ends in the middle")
+        self._take(size)
+        return bytes(data[at : at + size])
 
 
-def _container(kind: int, data: bytes, depth: int) -> str:
-    large, is_object = kind in (jsonb.LARGE_OBJECT, jsonb.LARGE_ARRAY), kind <= jsonb.LARGE_OBJECT
-    width, code = (4, "<I") if large else (2, "<H")
-    count = struct.unpack_from(code, data, 0)[0]
-    names, at = [], 2 * width
-    for _ in range(count if is_object else 0):
-        place, size = struct.unpack_from(code + "H", data, at)
-        names.append(_exactly(data, place, size).decode())
-        at += width + 2
-    out = []
-    for _ in range(count):
-        entry = data[at]
-        inline = entry in (jsonb.LITERAL, jsonb.INT16, jsonb.UINT16) or (large and entry in (jsonb.INT32, jsonb.UINT32))
-        place = at + 1 if inline else struct.unpack_from(code, data, at + 1)[0]
-        out.append(_value(entry, data, place, depth + 1))
-        at += 1 + width
-    if not is_object:
-        return f"[{', '.join(out)}]"
-    pairs = (f"{json.dumps(name, ensure_ascii=False)}: {text}" for name, text in zip(names, out, strict=True))
-    return f"{{{', '.join(pairs)}}}"
-
-
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _length(data: memoryview, at: int) -> tuple[int, int]:
     size = shift = 0
     while True:
         byte = data[at]
@@ -78,12 +97,8 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return size, at
-
-
-def _exactly(data: bytes, at: int, size: int) -> bytes:
-    if at + size > len(data):
-        raise IndexError("it ends in the middle")
-    return data[at : at + size]
+        if shift > 28:
+            raise IndexError("a length has no end")
 
 
 def _opaque(kind: int, data: bytes) -> str:

@@ -292,6 +292,21 @@ def _put_value(  # noqa: C901, PLR0911, PLR0912 - one a way of writing
 
 
 @primitive
+def _lacking(data: Bytes, bitmap: int, columns: Ints, first: int, width: int) -> int:
+    """The first column that an image lacks and that is wanted, -1 = none; ``width`` where it has no column at all.
+
+    So an image has a byte at least, and every value that is read is there.
+    """
+    present = 0
+    for column in range(width):
+        if data[bitmap + (column >> 3)] >> (column & 7) & 1:
+            present += 1
+        elif columns[first + column, OP] != SKIP:
+            return column
+    return -1 if present else width
+
+
+@primitive
 def _locate(
     data: Bytes, bitmap: int, at: int, end: int, columns: Ints, first: int, width: int, places: Ints, sizes: Ints,
     shift: int, state: Ints,
@@ -345,9 +360,6 @@ def _put_list(  # noqa: C901, PLR0912 - one pass over the columns
         if op == SKIP:
             continue
         place = places[shift + column]
-        if place == MISSING:
-            state[S_COLUMN], state[S_NEED] = column, ABSENT
-            return -1
         if inserted and ((place == NULL and not info[DEFAULT]) or not info[LISTED]):
             continue
         out[to] = 0x08
@@ -368,7 +380,7 @@ def _put_list(  # noqa: C901, PLR0912 - one pass over the columns
                 made = to + length
                 state[S_PATCH] += 1
             elif op == JSON:
-                made = jsonb.put(data, place, size, order, stack, out, to)
+                made = jsonb.put(data, place, size, order, stack, out, to, to + size * info[GROWTH] + info[PLUS])
             if made < 0:
                 if state[S_WANTED] < len(wanted):
                     wanted[state[S_WANTED], 0], wanted[state[S_WANTED], 1] = place, size
@@ -561,6 +573,11 @@ def encode(  # noqa: C901, PLR0912, PLR0915 - one pass over events, rows and col
                 state[S_NEED] = begin + 32
                 return FULL
             second = bitmap + ((width + 7) >> 3)
+            for half in range(2 if kind == _UPDATE else 1):
+                lacks = _lacking(data, second if half else bitmap, columns, target[FIRST], width)
+                if lacks >= 0:
+                    state[S_COLUMN], state[S_ROW] = lacks, 0
+                    return ABSENT if lacks < width else DAMAGED
             to = _open_mutation(out, begin, target[TABLE_ID])
             mutation = begin
             while at < end:

@@ -174,7 +174,7 @@ class Reader:
         self._open_ids = np.zeros(_TABLES, np.int64)
         self._open_tables = np.zeros(_TABLES, np.int64)
         self._tables = _Definitions()
-        self._aside: list[bytes] = []
+        self._aside: list[bytes | bytearray] = []
         self._aside_bytes = 0
         self._queries: list[tuple[int, Query]] = []
         self._steps: dict[int, Xa] = {}
@@ -289,7 +289,10 @@ class Reader:
     def _statement(self, data: Bytes, base: int, begin: int, size: int, *, compressed: bool = False) -> None:
         seconds = int.from_bytes(data[begin : begin + 4].tobytes(), "little")
         body = data[begin + codes.HEADER : begin + size].tobytes()
-        found = events.query(body, seconds, int(self._counts[3]), compressed=compressed)
+        try:
+            found = events.query(body, seconds, int(self._counts[3]), compressed=compressed)
+        except CaptureRefused as error:
+            raise self._placed(error) from error
         inside = int(self._state[walk.STATE_IN])
         word = word_of(found.text)
         if inside == walk.OUTSIDE:
@@ -332,6 +335,10 @@ class Reader:
     def _refuse(self, found: Query, what: str, hint: str) -> NoReturn:
         text = found.text[:120].decode("utf-8", "replace")
         raise CaptureRefused(f"{self._place()}: the binlog has {what}: {text}", hint=hint, place=self._place())
+
+    def _placed(self, error: CaptureRefused) -> CaptureRefused:
+        """With where it is."""
+        return CaptureRefused(f"{self._place()}: {error.message}", hint=error.hint, place=self._place())
 
     def _other(self, data: Bytes, base: int, begin: int, size: int, kind: int) -> None:
         body = data[begin + codes.HEADER : begin + size].tobytes() if kind != codes.FORMAT else b""
@@ -385,7 +392,11 @@ class Reader:
         self._note(data, base, begin, size, whole=True)
 
     def _payload(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
-        inner = np.frombuffer(bytearray(events.unpacked(body)), np.uint8)
+        try:
+            plain = bytearray(events.unpacked(body))
+        except CaptureRefused as error:
+            raise self._placed(error) from error
+        inner = np.frombuffer(plain, np.uint8)
         columns = _events(max(1024, len(inner) // 64))
         while (count := walk.plain_events(inner, *columns)) == -2:
             columns = _events(2 * len(columns[0]))
@@ -393,7 +404,7 @@ class Reader:
             raise events.damaged(f"behind {self._place()} a compressed transaction makes no sense")
         outer = self._counts[:2].copy()
         transaction = int(self._counts[2])
-        self._walk(inner, self._put_aside(inner.tobytes()), columns, count)
+        self._walk(inner, self._put_aside(plain), columns, count)
         self._counts[:2] = outer
         # Its inner events have no place in the file.
         for column, value in (
@@ -420,12 +431,12 @@ class Reader:
         one = (np.zeros(1, np.int64), np.array([len(inner)]), np.array([plain]))
         outer = self._counts[:2].copy()
         kept = self._txns[self._counts[2]].copy()
-        self._walk(inner, self._put_aside(bytes(whole)), one, 1)
+        self._walk(inner, self._put_aside(whole), one, 1)
         kept[walk.T_LAST] = self._counts[3]
         self._txns[self._counts[2]] = kept
         self._counts[:2] = outer
 
-    def _put_aside(self, data: bytes) -> int:
+    def _put_aside(self, data: bytes | bytearray) -> int:
         """Keep decompressed bytes for the group; where they will be, before the buffer's size is known."""
         base = _ASIDE + self._aside_bytes
         self._aside.append(data)
@@ -464,6 +475,7 @@ class Reader:
         count = int(self._counts[2])
         part = bool(not count and self._seen >= most and self._state[walk.STATE_IN] != walk.OUTSIDE)
         if count or part:
+            self._heartbeat = None  # it may be from before the group's end
             yield self._group(count, part=part)
         elif self._state[walk.STATE_IN] == walk.OUTSIDE and self._seen:
             self._drop(self._seen)
@@ -623,10 +635,11 @@ class _Definitions:
         self._hashes = np.zeros(64, np.uint64)
         self._places = np.zeros(65, np.int64)
         self._kept: Bytes = np.zeros(1 << 14, np.uint8)
+        self._widths = np.zeros(64, np.int64)
 
     def index(self) -> walk.Definitions:
         """As the kernel takes it."""
-        return self._slots, self._hashes, self._places, self._kept
+        return self._slots, self._hashes, self._places, self._kept, self._widths
 
     def all(self) -> tuple[TableMap, ...]:
         """By number."""
@@ -642,8 +655,10 @@ class _Definitions:
         if number + 1 >= len(self._hashes):
             self._hashes = np.concatenate([self._hashes, np.zeros_like(self._hashes)])
             self._places = np.concatenate([self._places, np.zeros_like(self._places)])
+            self._widths = np.concatenate([self._widths, np.zeros_like(self._widths)])
         self._kept[begin:end] = np.frombuffer(definition, np.uint8)
         self._places[number + 1] = end
+        self._widths[number] = len(made.columns)
         self._hashes[number] = walk.definition_hash(self._kept, begin, end)
         self._maps.append(made)
         self._all = tuple(self._maps)

@@ -45,8 +45,8 @@ R_TABLE, R_KIND, R_BITMAPS, R_START, R_END, R_FLAGS = range(6)
 R_COLUMNS = 6
 
 # Tables that are known: slots of a hash table (open addressing, a power of two, -1 = free), then by index hashes, where
-# the definitions begin (and the next ones), and their bytes.
-Definitions = tuple[Ints, UInts, Ints, Bytes]
+# the definitions begin (and the next ones), their bytes, and how many columns they have.
+Definitions = tuple[Ints, UInts, Ints, Bytes, Ints]
 
 _BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 _COMMIT = np.frombuffer(b"COMMIT", np.uint8)
@@ -240,7 +240,7 @@ def definition_hash(data: Bytes, at: int, end: int) -> np.uint64:
 @primitive
 def _known(data: Bytes, at: int, end: int, definitions: Definitions) -> int:
     """Index of a definition that is known, -1 = it is not."""
-    slots, hashes, places, kept = definitions
+    slots, hashes, places, kept, _ = definitions
     value = hash_of(data, at, end)
     mask = np.uint64(len(slots) - 1)
     slot = np.int64(value & mask)
@@ -315,8 +315,9 @@ def _open_transaction(
 
 @primitive
 def _rows_event(
-    data: Bytes, base: int, begin: int, end: int, kind: int, ids: Ints, indices: Ints, opened: int, out: Ints, at: int
-) -> int:
+    data: Bytes, base: int, begin: int, end: int, kind: int, ids: Ints, indices: Ints, opened: int, widths: Ints,
+    out: Ints, at: int,
+) -> int:  # fmt: skip
     """Note a rows event: 1 = noted, 0 = it has no rows, -1 = its table is unknown, -2 = damaged."""
     second = kind >= codes.WRITE_V2
     place = begin + codes.HEADER
@@ -326,19 +327,21 @@ def _rows_event(
     place += 8
     if second:
         place += u16(data, place)
-    if number in (0xFFFFFF, 0xFFFFFFFFFFFF):  # it only says that the statement ends
-        return 0
     found = -1
     for index in range(opened - 1, -1, -1):
         if ids[index] == number:
             found = indices[index]
             break
-    if found < 0:
-        return -1
     width, place = lenenc(data, place, end)
+    if place < 0 or width > 8 * (end - place):
+        return -2
     what = kind - (codes.WRITE_V2 if second else codes.WRITE_V1)
     maps = (width + 7) // 8 * (2 if what == 1 else 1)
-    if place < 0 or place + maps > end:
+    if found < 0:
+        # It may only say that the statement ends. A table may have such a number too, once so many were opened.
+        dummy = number in (0xFFFFFF, 0xFFFFFFFFFFFF) and flags & 1 and place + maps == end
+        return 0 if dummy else -1
+    if width != widths[found] or place + maps > end:
         return -2
     out[at, R_TABLE] = found
     out[at, R_KIND] = what
@@ -417,7 +420,9 @@ def transactions(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket 
             if noted >= len(rows):
                 why = ROOM
                 break
-            got = _rows_event(data, base, begin, end, kind, ids, indices, state[STATE_OPEN], rows, noted)
+            got = _rows_event(
+                data, base, begin, end, kind, ids, indices, state[STATE_OPEN], definitions[4], rows, noted
+            )
             if got < 0:
                 why = UNKNOWN_TABLE if got == -1 else BROKEN
                 break
