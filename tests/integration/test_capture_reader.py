@@ -423,6 +423,21 @@ def test_an_alter_in_two_phases_is_refused(source: Any) -> None:
         assert "binlog_alter_two_phase" in refused.value.hint
 
 
+@pytest.mark.skipif(is_mysql(), reason="MariaDB's")
+def test_rows_that_were_compressed_go_out_before_they_are_large(source: Any) -> None:
+    _run(source, "SET GLOBAL log_bin_compress = ON", "CREATE TABLE shop.t (id INT PRIMARY KEY, b LONGBLOB)")
+    try:
+        with source.server.connect(autocommit=True) as other:
+            inserts = [f"INSERT INTO shop.t VALUES ({n}, REPEAT('x', 4000000))" for n in range(20)]
+            capturing.run(other, "BEGIN", *inserts, "COMMIT")
+    finally:
+        _run(source, "SET GLOBAL log_bin_compress = OFF")
+    found = _read(source, group_bytes=1 << 20)
+    assert sum(each.bytes for each in found.transactions) < 1 << 20
+    assert max(len(each.data) for each in found.groups) < 10 << 20
+    assert len(_changes(source, found)) == 20
+
+
 def test_a_position_that_is_gone_or_strange_is_named(source: Any) -> None:
     _run(
         source,

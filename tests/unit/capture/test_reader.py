@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from pumphouse.capture.source import tablemap
+from pumphouse.capture.source import codes, stream, tablemap
 from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.capture.source.model import Group, Kind, Position, Transaction, XaStep
 from pumphouse.capture.source.statements import Word, word_of
 from pumphouse.capture.source.stream import Reader
 from pumphouse.capture.source.target import Target
-from pumphouse.errors import BinlogError, ColumnMismatch, CorruptionError, UsageError
+from pumphouse.errors import BinlogError, CaptureRefused, ColumnMismatch, CorruptionError, UsageError
 from pumphouse.model.table import TableInfo
 from tests.support import capturing
 
@@ -141,6 +144,108 @@ def test_damage_is_never_taken_for_data(recording: _Recording) -> None:
             continue
         assert found == whole[: len(found)]
     assert refused > 350
+
+
+def _packets(data: bytes) -> Iterator[bytearray]:
+    at = 0
+    while at < len(data):
+        size = 4 + int.from_bytes(data[at : at + 3], "little")
+        yield bytearray(data[at : at + size])
+        at += size
+
+
+def _summed(packet: bytearray) -> bytes:
+    return bytes(packet[:-4]) + struct.pack("<I", zlib.crc32(packet[5:-4]))
+
+
+def _patched(data: bytes, change: Callable[[bytearray, int], object]) -> bytes:
+    """With every event changed that is wanted (its packet, its type), and a checksum that is right."""
+    out = []
+    for packet in _packets(data):
+        change(packet, packet[_KIND])
+        out.append(bytes(packet) if packet[_KIND] == codes.FORMAT else _summed(packet))
+    return b"".join(out)
+
+
+_KIND, _BODY = 5 + 4, 5 + codes.HEADER
+_ROWS = (*range(codes.WRITE_V1, codes.DELETE_V1 + 1), *range(codes.WRITE_V2, codes.DELETE_V2 + 1))
+
+
+def _width_at(packet: bytearray, kind: int) -> int:
+    at = _BODY + 8
+    return at + (int.from_bytes(packet[at : at + 2], "little") if kind >= codes.WRITE_V2 else 0)
+
+
+@pytest.mark.parametrize("number", [0xFFFFFF, 0xFFFFFFFFFFFF])
+def test_a_table_may_have_the_number_that_ends_a_statement(recording: _Recording, number: int) -> None:
+    def numbered(packet: bytearray, kind: int) -> None:
+        if kind == codes.TABLE_MAP or kind in _ROWS or kind in codes.ROWS_COMPRESSED:
+            packet[_BODY : _BODY + 6] = number.to_bytes(6, "little")
+
+    def unnamed(packet: bytearray, kind: int) -> None:
+        if kind in _ROWS:
+            packet[_BODY : _BODY + 6] = number.to_bytes(6, "little")
+
+    assert recording.changes(recording.read(_patched(recording.data, numbered))) == EXPECTED
+    with pytest.raises(CorruptionError, match="rows of a table that it has not named"):
+        recording.read(_patched(recording.data, unnamed))
+
+
+@pytest.mark.parametrize("width", [9, 8, 13, 250])
+def test_rows_of_another_width_than_their_tables_are_damaged(recording: _Recording, width: int) -> None:
+    def narrowed(packet: bytearray, kind: int) -> None:
+        if kind in _ROWS:
+            packet[_width_at(packet, kind)] = width
+
+    with pytest.raises(CorruptionError):
+        recording.read(_patched(recording.data, narrowed))
+
+
+def test_images_without_any_column_are_refused(recording: _Recording) -> None:
+    def emptied(packet: bytearray, kind: int) -> None:
+        if kind in _ROWS:
+            at = _width_at(packet, kind)
+            packet[at + 1 : at + 3] = b"\0\0"
+
+    with pytest.raises(CaptureRefused, match="lacks the column id"):
+        recording.changes(recording.read(_patched(recording.data, emptied)))
+
+
+def test_what_a_source_forgot_is_followed_by_a_part_0() -> None:
+    recording = _Recording("mysql")
+    packets = list(_packets(recording.data))
+    gtids = [at for at, each in enumerate(packets) if each[_KIND] == codes.GTID]
+    told = next(each for each in packets if each[_KIND] == codes.FORMAT)
+    told = told.copy()
+    told[5 + 71 : 5 + 75] = b"\1\0\0\0"  # created: the server was started
+    cut = b"".join(packets[gtids[1] : gtids[2] - 1])  # without its end
+    reader, found = Reader(recording.flavor, recording.start, summed=True), []
+    for data in (b"".join(packets[: gtids[1]]), cut, _summed(told) + b"".join(packets[gtids[2] : gtids[3]])):
+        reader.room()[: len(data)] = data
+        reader.took(len(data))
+        for group in reader.groups(1):
+            assert isinstance(group, Group)
+            found += [(each.part, each.final, each.last - each.first) for each in group.transactions]
+    assert found == [(0, True, 0), (0, False, 1), (0, True, 2)]
+
+
+def test_few_definitions_and_few_decompressed_bytes_are_kept(
+    recording: _Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = recording.read(recording.data)
+    assert len(whole[-1].tables) == 2
+    monkeypatch.setattr(stream, "_DEFINITIONS", 0)
+    reader, groups = Reader(recording.flavor, recording.start, summed=True, aside_bytes=1), []
+    for packet in _packets(recording.data):
+        reader.room()[: len(packet)] = packet
+        reader.took(len(packet))
+        groups += [each for each in reader.groups(8 << 20) if isinstance(each, Group)]
+        while reader.behind:
+            reader.took(0)
+            groups += [each for each in reader.groups(8 << 20) if isinstance(each, Group)]
+    assert max(len(each.tables) for each in groups) == 1
+    assert _told(groups) == _told(whole)
+    assert recording.changes(groups) == EXPECTED
 
 
 def test_a_table_map_that_ends_anywhere_is_damaged_or_says_less(recording: _Recording) -> None:

@@ -98,7 +98,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableMap:
-    """A table as the rows events that follow have it. One object for one definition, as long as a stream lasts.
+    """A table as the rows events that follow have it. The same object for a definition, for thousands of them at least.
 
     So it may be the key of a dict; the numbers that the server gives tables are left out, as they change at any time.
     """

@@ -38,6 +38,7 @@ from pumphouse.settings import ServerSettings
 _READ_BYTES = 1 << 20
 _EVENTS = 1 << 14
 _TABLES = 1 << 12
+_DEFINITIONS = 1 << 12  # so many are kept from one group to the next
 _PLACES = (walk.R_BITMAPS, walk.R_START, walk.R_END)
 _FORMAT = (
     "no session of the source may write with binlog_format = STATEMENT or MIXED: take the right to set it away from"
@@ -110,7 +111,9 @@ class Stream:
         self._semi_sync = semi_sync
         self._stop = stop
         self._group_bytes = group_bytes
-        self._reader = Reader(session.flavor, start, summed=session.summed, semi_sync=semi_sync)
+        self._reader = Reader(
+            session.flavor, start, summed=session.summed, semi_sync=semi_sync, aside_bytes=group_bytes
+        )
 
     def __iter__(self) -> Iterator[Group | Heartbeat]:
         """Read until ``stop`` is set.
@@ -133,6 +136,9 @@ class Stream:
             heard = time.monotonic()
             refused = reader.took(got)
             yield from reader.groups(self._group_bytes)
+            while reader.behind:
+                refused = reader.took(0)
+                yield from reader.groups(self._group_bytes)
             if refused is not None:
                 if not refused:
                     raise self._session.lost("it ended the binlog")
@@ -154,9 +160,22 @@ class Stream:
 
 
 class Reader:
-    """Bytes of packets in, groups out; no socket. Bytes are put into `room` and then said by `took`."""
+    """Bytes of packets in, groups out; no socket. Bytes are put into `room` and then said by `took`.
 
-    def __init__(self, flavor: Flavor, start: Position, *, summed: bool, semi_sync: bool = False) -> None:
+    Where that decompressed ``aside_bytes``, it stops, and is `behind`: groups go out, then it goes on with ``took(0)``.
+    """
+
+    def __init__(
+        self,
+        flavor: Flavor,
+        start: Position,
+        *,
+        summed: bool,
+        semi_sync: bool = False,
+        aside_bytes: int = 8 << 20,
+    ) -> None:
+        self.behind = False
+        self._aside_most = aside_bytes
         self._flavor = flavor
         self.position = start
         self._summed = summed
@@ -200,10 +219,14 @@ class Reader:
     def took(self, size: int) -> bytes | None:
         """So many bytes were put there. An error packet of the source, b"" at the binlog's end, else None."""
         self.used += size
+        self.behind = False
         while True:
             walk.packets(self._data, self._seen, self.used, self._summed, self._semi_sync, *self._events, self._found)
             count, self._seen, why, asked = map(int, self._found)
             self._walk(self._data, 0, self._events, count, asked)
+            if why == walk.FULL and self._aside_bytes >= self._aside_most:
+                self.behind = True
+                return None
             if why == walk.FORMAT:
                 self._format(int(self._events[0][count - 1]), int(self._events[1][count - 1]))
             elif why == walk.MORE:
@@ -473,7 +496,7 @@ class Reader:
     def groups(self, most: int) -> Iterator[Group | Heartbeat]:
         """What is whole by now; or a part of a transaction, where whole events of it have so many bytes or more."""
         count = int(self._counts[2])
-        part = bool(not count and self._seen >= most and self._state[walk.STATE_IN] != walk.OUTSIDE)
+        part = bool(not count and self._seen + self._aside_bytes >= most and self._state[walk.STATE_IN] != walk.OUTSIDE)
         if count or part:
             self._heartbeat = None  # it may be from before the group's end
             yield self._group(count, part=part)
@@ -588,6 +611,8 @@ class Reader:
         ]
         self._steps, self._files = {}, {}
         self._going = None
+        if self._state[walk.STATE_IN] == walk.OUTSIDE and len(self._tables.all()) > _DEFINITIONS:
+            self._tables = _Definitions()  # every transaction names its tables anew
         if part is not None:
             self._part, self._going = part.part + 1, part
             self._txns[0] = self._txns[taken - 1]
