@@ -98,10 +98,8 @@ def _open(
         return NONE
     count, size = _number(data, at, large), _number(data, at + (4 if large else 2), large)
     named, valued = (6 if large else 4) * is_object, 5 if large else 3
-    if at + size > end or head + count * (named + valued) > size or used + count > len(order):
-        return NONE
     place = to + 8 + count * (11 if is_object else 5)
-    if place > limit:
+    if at + size > end or head + count * (named + valued) > size or used + count > len(order) or place > limit:
         return NONE
     level = stack[depth]
     level[_AT], level[_END], level[_LARGE], level[_OBJECT] = at, at + size, large, is_object

@@ -346,7 +346,7 @@ def _locate(
 
 
 @kernel
-def _put_list(  # noqa: C901, PLR0912 - one pass over the columns
+def _put_list(  # noqa: C901 - one pass over the columns
     data: Bytes, columns: Ints, target: Ints, places: Ints, sizes: Ints, shift: int, inserted: bool, tools: Tools,
     patched: Patches, wanted: Ints, order: Int32s, stack: Ints, out: Bytes, to: int, state: Ints,
 ) -> int:  # fmt: skip
