@@ -201,6 +201,15 @@ def test_rows_of_another_width_than_their_tables_are_damaged(recording: _Recordi
         recording.read(_patched(recording.data, narrowed))
 
 
+def test_a_statement_that_is_not_known_whole_is_refused(recording: _Recording) -> None:
+    def strange(packet: bytearray, kind: int) -> None:
+        if kind == codes.QUERY:
+            packet[_BODY + 13] = 140
+
+    with pytest.raises(CaptureRefused, match="the unknown status variable 140: CREATE TABLE"):
+        recording.read(_patched(recording.data, strange))
+
+
 def test_images_without_any_column_are_refused(recording: _Recording) -> None:
     def emptied(packet: bytearray, kind: int) -> None:
         if kind in _ROWS:

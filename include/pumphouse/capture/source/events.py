@@ -122,11 +122,7 @@ def _status(fields: Fields) -> dict[str, Any]:
         code = fields.number(1)
         read = _STATUS.get(code)
         if read is None:
-            # Its length is unknown, so nothing behind it can be read: what the statement means may be there.
-            raise CaptureRefused(
-                f"the binlog has a statement with the unknown status variable {code}",
-                hint="a later release may read it; else begin behind it, with a new `pumphouse archive dump`",
-            )
+            return found | {"unknown": code}  # its length is unknown, so nothing behind it can be read
         found |= read(fields) or {}
     return found
 

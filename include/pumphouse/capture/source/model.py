@@ -161,6 +161,7 @@ class Query:
         charset_collations: (character set's collation id, id of its default collation) of MariaDB's
             character_set_collations.
         error: the code that the statement ended with on the source; 0 = it ended well.
+        unknown: a status variable that is not known: what is said behind it was not read; -1 = none.
     """
 
     text: bytes
@@ -181,6 +182,7 @@ class Query:
     utf8mb4_collation: int = 0
     charset_collations: tuple[tuple[int, int], ...] = ()
     error: int = 0
+    unknown: int = -1
 
 
 class XaStep(StrEnum):

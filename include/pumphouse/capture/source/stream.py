@@ -45,6 +45,7 @@ _FORMAT = (
     " users; what it changed is in no row: take a new dump of its tables behind it"
 )
 _ENGINES = "it mixes tables with and without transactions: keep them apart; begin behind it, with a new dump"
+_LATER = "a later release may read it; else begin behind it, with a new `pumphouse archive dump`"
 _REFUSED = {
     codes.PARTIAL_UPDATE: (
         "parts of JSON values in place of rows",
@@ -312,10 +313,8 @@ class Reader:
     def _statement(self, data: Bytes, base: int, begin: int, size: int, *, compressed: bool = False) -> None:
         seconds = int.from_bytes(data[begin : begin + 4].tobytes(), "little")
         body = data[begin + codes.HEADER : begin + size].tobytes()
-        try:
+        with self._named():
             found = events.query(body, seconds, int(self._counts[3]), compressed=compressed)
-        except CaptureRefused as error:
-            raise self._placed(error) from error
         inside = int(self._state[walk.STATE_IN])
         word = word_of(found.text)
         if inside == walk.OUTSIDE:
@@ -339,6 +338,8 @@ class Reader:
         elif word is Word.XA:
             ends = self._xa(found, ends)
         elif word is Word.OTHER:
+            if found.unknown >= 0:
+                self._refuse(found, f"a statement with the unknown status variable {found.unknown}", _LATER)
             self._queries.append((int(self._counts[2]), found))
         self._note(data, base, begin, size, whole=ends)
 
@@ -359,9 +360,13 @@ class Reader:
         text = found.text[:120].decode("utf-8", "replace")
         raise CaptureRefused(f"{self._place()}: the binlog has {what}: {text}", hint=hint, place=self._place())
 
-    def _placed(self, error: CaptureRefused) -> CaptureRefused:
-        """With where it is."""
-        return CaptureRefused(f"{self._place()}: {error.message}", hint=error.hint, place=self._place())
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What is refused inside is named with its place."""
+        try:
+            yield
+        except CaptureRefused as error:
+            raise CaptureRefused(f"{self._place()}: {error.message}", hint=error.hint, place=self._place()) from error
 
     def _other(self, data: Bytes, base: int, begin: int, size: int, kind: int) -> None:
         body = data[begin + codes.HEADER : begin + size].tobytes() if kind != codes.FORMAT else b""
@@ -415,10 +420,8 @@ class Reader:
         self._note(data, base, begin, size, whole=True)
 
     def _payload(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
-        try:
+        with self._named():
             plain = bytearray(events.unpacked(body))
-        except CaptureRefused as error:
-            raise self._placed(error) from error
         inner = np.frombuffer(plain, np.uint8)
         columns = _events(max(1024, len(inner) // 64))
         while (count := walk.plain_events(inner, *columns)) == -2:
