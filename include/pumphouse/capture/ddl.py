@@ -85,6 +85,7 @@ class Schema:
             except CaptureRefused as error:  # a view that calls it is left out then
                 log.warning("routine_left_out", statement=text[:200], reason=error.message)
             return [], True
+        self._refuse(said, query, text)
         self.shadow.run(query, text)
         self.refuse_actions()
         found = self.found()
@@ -161,6 +162,22 @@ class Schema:
     def stored(self) -> StoredSchema:
         """The shadow's schema, to be kept."""
         return self.shadow.stored()
+
+    def _refuse(self, said: Meaning, query: Query, text: str) -> None:
+        """CaptureRefused where a statement changed rows, or a part of the schema, and nothing says which."""
+        why = ""
+        if query.error:
+            why = f"it ended with error {query.error} on the source, and how much of it was done is not known"
+        elif said.ignores and said.table is not None and not self._left_out(said.table):
+            why = "ALTER IGNORE TABLE deletes the rows that clash, and they are in no binlog"
+        if why:
+            raise CaptureRefused(
+                f"the statement {text[:500]!r} cannot be followed: {why}",
+                hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
+            )
+
+    def _left_out(self, name: Name) -> bool:
+        return name[0].lower() in self.own or self.without(*name)
 
     # -- planning
 

@@ -70,7 +70,7 @@ class Follower:
         self._rows = RowWriter(schema, settings.capture.leaves_out)
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._parts: list[bytes] = []  # of a transaction that is larger than a group
+        self._parts = Parts()
         self._made: list[Entry] = []  # of a transaction with statements
         self._number = journal.mark.schema
         self._marked_at = clock.monotonic()
@@ -178,14 +178,11 @@ class Follower:
 
     def _add(self, transaction: Transaction, value: bytes) -> None:
         """``value``: its row changes as fields of a PrewriteValue."""
-        if not transaction.final:
-            self._parts.append(value)
+        whole = self._parts.whole(transaction, value)
+        if whole is None:
             return
-        if self._parts:
-            value = b"".join((*self._parts, value))
-            self._parts.clear()
-        if value:
-            self._push(Entry(transaction.gtid.encode(), value=self._rows.head + value))
+        if whole:
+            self._push(Entry(transaction.gtid.encode(), value=self._rows.head + whole))
         self._passed(transaction)
 
     def _one(self, group: Group, transaction: Transaction) -> None:
@@ -196,6 +193,11 @@ class Follower:
                 "followed",
                 hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
                 place=transaction.gtid,
+            )
+        if self._made and transaction.part == 0:
+            raise SourceFailed(
+                f"the source forgot a transaction that changes the schema, before {transaction.gtid}",
+                hint="start the capture again: it reads on from what was committed",
             )
         if not self._made:
             self._flush(always=True)
@@ -267,6 +269,28 @@ class Follower:
         self._entries.clear()
         self._bytes = 0
         self._marked_at = self._clock.monotonic()
+
+
+class Parts:
+    """What has come of a transaction that is larger than a group."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    def whole(self, transaction: Transaction, value: bytes) -> bytes | None:
+        """The transaction's value once its last part is here. A first part says that the source forgot those before."""
+        if transaction.part == 0:
+            self._values.clear()
+        self._values.append(value)
+        if not transaction.final:
+            return None
+        whole = b"".join(self._values) if len(self._values) > 1 else value
+        self._values.clear()
+        return whole
+
+    def clear(self) -> None:
+        """What has begun comes again."""
+        self._values.clear()
 
 
 class _Inbox:

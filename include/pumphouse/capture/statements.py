@@ -39,6 +39,7 @@ class Meaning:
         columns: of one table: (old, new) of those that were renamed.
         dropped: of one table: columns and partitions that were dropped.
         anew: tables whose rows the statement changes in a way that no binlog says.
+        ignores: ALTER IGNORE TABLE: rows that clash are gone, and no binlog says which.
         table: what `columns` and `dropped` are of.
     """
 
@@ -50,6 +51,7 @@ class Meaning:
     columns: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     anew: list[Name] = field(default_factory=list)
+    ignores: bool = False
     table: Name | None = None
 
 
@@ -143,7 +145,7 @@ class _Reader:
             return Meaning(drops=what != "INDEX")
         if verb == "CREATE":
             return self._create(before, what)
-        return self._alter() if what == "TABLE" else Meaning()
+        return self._alter(ignores="IGNORE" in before) if what == "TABLE" else Meaning()
 
     def _object(self) -> tuple[list[str], str]:
         """Words up to the kind of object. Behind DEFINER = a user's name may be any word."""
@@ -196,11 +198,11 @@ class _Reader:
 
     # -- ALTER TABLE
 
-    def _alter(self) -> Meaning:
+    def _alter(self, *, ignores: bool) -> Meaning:
         self._if_exists()
         table = self._name()
         self._wait()
-        out = Meaning(table=table)
+        out = Meaning(table=table, ignores=ignores)
         for clause in self._clauses():
             self._clause(clause, table, out)
         return out

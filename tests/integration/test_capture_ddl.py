@@ -1,0 +1,113 @@
+"""What DDL of a real source becomes in the history: its binlog is run on a real shadow."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.capture.begin import take_picture
+from pumphouse.capture.check import check_source
+from pumphouse.capture.ddl import Schema
+from pumphouse.capture.schemas import StoredSchema, read_objects, server_kind
+from pumphouse.capture.shadow import Shadow
+from pumphouse.capture.source.model import Query
+from pumphouse.capture.source.session import position_now
+from pumphouse.errors import CaptureRefused
+from pumphouse.schema_import.changes import Known
+from pumphouse.settings import CaptureSettings
+from tests.stack.mariadb import MariaDbServer
+from tests.support import capturing, mariadb
+
+pytestmark = pytest.mark.row("Q3")
+
+
+class Source:
+    """A server, and the schema that a capture has of it."""
+
+    def __init__(self, server: MariaDbServer, directory: Path) -> None:
+        self._server, self._directory = server, directory
+        self.connection = server.connect(autocommit=True)
+        self.without: set[str] = set()
+        capturing.run(self.connection, "SET sql_mode = DEFAULT", "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS o",
+                      "CREATE DATABASE shop", "CREATE DATABASE o", "USE shop")  # fmt: skip
+
+    def run(self, *statements: str) -> None:
+        capturing.run(self.connection, *statements)
+
+    @contextmanager
+    def schema(self) -> Iterator[Schema]:
+        """As it is now."""
+        self._start = position_now(self.connection)
+        stored = StoredSchema(server=server_kind(self.connection), objects=read_objects(self.connection))
+        shadow = Shadow.start(self._directory, stored)
+        try:
+            made = Schema(
+                shadow=shadow,
+                known=Known.of(()),
+                own=frozenset(),
+                without=lambda db, name: f"{db}.{name}" in self.without,
+            )
+            made.reconcile(lambda _db, _name: False)
+            yield made
+        finally:
+            shadow.close()
+
+    def jobs(self, schema: Schema) -> list[dict[str, Any]]:
+        """What the statements since then are."""
+        queries = [query for each in capturing.read(self._server, self._start).transactions for query in each.queries]
+        self._start = position_now(self.connection)
+        return [job for query in queries for job in schema.apply(query)[0]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaDbServer]:
+    with pytest.MonkeyPatch.context() as patch, mariadb.directory_in_memory() as directory:
+        patch.setenv("TZ", "Europe/Berlin")
+        with capturing.source(directory) as made:
+            yield made
+
+
+@pytest.fixture
+def source(server: MariaDbServer) -> Iterator[Source]:
+    with mariadb.directory_in_memory() as directory:
+        made = Source(server, directory / "shadow")
+        yield made
+        made.connection.close()
+
+
+def test_an_alter_that_deletes_the_rows_that_clash_is_refused(source: Source) -> None:
+    source.run("CREATE TABLE u (id INT, b INT)", "CREATE TABLE v (id INT)", "INSERT INTO u VALUES (1, 1), (2, 1)")
+    source.without = {"shop.v"}
+    with source.schema() as schema:
+        source.run("ALTER IGNORE TABLE v ADD UNIQUE (id)")
+        assert source.jobs(schema) == []
+        source.run("ALTER IGNORE TABLE u ADD UNIQUE (b)")
+        with pytest.raises(CaptureRefused, match=r"ALTER IGNORE TABLE u .*rows that clash"):
+            source.jobs(schema)
+
+
+def test_a_statement_that_failed_on_the_source_is_refused_though_the_shadow_takes_it(source: Source) -> None:
+    source.run("CREATE TABLE u (id INT)")
+    with source.schema() as schema:
+        query = Query(text=b"ALTER TABLE u ADD UNIQUE (id)", schema="shop", before=0, error=1062)
+        with pytest.raises(CaptureRefused, match=r"ADD UNIQUE .*error 1062"):
+            schema.apply(query)
+        with pytest.raises(CaptureRefused, match=r"DROP TABLE w.*error 1051"):
+            schema.apply(replace(query, text=b"DROP TABLE w", error=1051))
+
+
+def test_alter_in_two_phases_is_refused_before_a_capture_begins(source: Source) -> None:
+    source.run("SET GLOBAL binlog_alter_two_phase = ON")
+    try:
+        lines = check_source(source.connection, CaptureSettings(), frozenset(), schema=False)
+    finally:
+        source.run("SET GLOBAL binlog_alter_two_phase = OFF")
+    assert [line.text for line in lines if line.wrong and "two_phase" in line.text] == [
+        "binlog_alter_two_phase is ON, it must be OFF"
+    ]
