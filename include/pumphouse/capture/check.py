@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pymysql.err import MySQLError
 
-from pumphouse.capture.ddl import acting_keys
+from pumphouse.capture.ddl import acting_keys, other_engines
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.session import flavor_of
@@ -19,6 +19,7 @@ from pumphouse.schema.actions import is_system
 from pumphouse.schema_import.read import read_schema
 from pumphouse.settings import CaptureSettings
 
+_ENGINES = {"innodb", "rocksdb"}
 _SHORT_RETENTION_S = 86_400
 
 
@@ -40,6 +41,7 @@ def check_source(
     """
     flavor = flavor_of(connection)
     lines = [*_variables(connection, flavor), *_replication(connection, settings), *_privileges(connection, flavor)]
+    lines += _engines(connection, settings, own)
     if schema:
         lines += _tables(connection, flavor, settings, own)
     return sorted(lines, key=lambda line: not line.wrong)
@@ -54,6 +56,19 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
             type="in the server's configuration: [mysqld] log_bin, server_id = 1; then restart it",
         )
         return
+    if found.get("time_zone") == "SYSTEM" and found.get("system_time_zone", "").upper() not in ("UTC", "ETC/UTC"):
+        yield Line(
+            wrong=False,
+            text="time_zone is SYSTEM, and the host is not in UTC: a DDL that depends on the zone makes its table a new "
+            "one, or stops the capture",
+            type="SET GLOBAL time_zone to a name or an offset; and the same in its configuration",
+        )
+    if found.get("default_storage_engine", "InnoDB").lower() not in _ENGINES:
+        yield Line(
+            wrong=True,
+            text=f"default_storage_engine is {found['default_storage_engine']}: a CREATE TABLE does not say its engine",
+            type="SET GLOBAL default_storage_engine = InnoDB; and the same in its configuration",
+        )
     wanted = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
     if flavor is Flavor.MYSQL:
         wanted |= {"binlog_row_value_options": "", "gtid_mode": "ON"}
@@ -125,6 +140,18 @@ def _privileges(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
     if missing := missing_privileges(everywhere, "", needed):
         names = ", ".join(sorted(missing))
         yield Line(wrong=True, text=f"the user lacks {names}", type=f"GRANT {names} ON *.* TO the user of [source]")
+
+
+def _engines(connection: ServerConnection, settings: CaptureSettings, own: frozenset[str]) -> Iterator[Line]:
+    def without(db: str, table: str) -> bool:
+        return db.lower() in own or settings.leaves_out(db, table)
+
+    for name, engine in other_engines(connection, without):
+        yield Line(
+            wrong=True,
+            text=f"{name}: its engine {engine} keeps no rows, or is not transactional",
+            type='ALTER TABLE … ENGINE = InnoDB; or leave the table out: [capture] without = ["database.table"]',
+        )
 
 
 def _tables(

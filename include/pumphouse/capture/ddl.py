@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import structlog
+from pymysql.err import MySQLError
 
 from pumphouse.capture.schemas import StoredSchema
 from pumphouse.capture.shadow import Shadow, zone_offset_s
@@ -23,7 +24,7 @@ from pumphouse.errors import CaptureRefused, SchemaError
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import MAX_TSO
 from pumphouse.mysql import ServerConnection
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import Action, is_system
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema_import.changes import Asked, Known, Zone, plan_jobs
 from pumphouse.schema_import.columns import Raw
@@ -32,6 +33,8 @@ from pumphouse.schema_import.read import Found, read_schema
 log = structlog.get_logger()
 
 _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
+# Above them each server has modes of its own; these are the same in all servers, and in TiDB.
+_COMMON_MODES = (1 << 32) - 1
 # Rules of foreign keys by which InnoDB changes no rows.
 _NO_ACTION = ("RESTRICT", "NO ACTION")
 
@@ -88,7 +91,10 @@ class Schema:
         self._refuse(said, query, text)
         self.shadow.run(query, text)
         self.refuse_actions()
+        self._refuse_engines(text)
         found = self.found()
+        if not self.shadow.zone(query):
+            self._refuse_moments(found, text)
         jobs = self._plan(found, said, query, text)
         log.info("ddl", statement=text[:500], jobs=[job["query"] for job in jobs])
         return jobs, True
@@ -113,7 +119,18 @@ class Schema:
         asked = Asked(drop=tuple(sorted(drop)))
         jobs = plan_jobs(self.known, found, asked, dialect=self._dialect, zone=Zone(unknown=True), fill=_nobody_knows)
         for raw in jobs:
-            if raw["type"] == Action.CREATE_TABLE.value and had_rows(raw["schema_name"], raw["table_name"]):
+            if raw["type"] != Action.CREATE_TABLE.value:
+                continue
+            try:
+                had = had_rows(raw["schema_name"], raw["table_name"])
+            except MySQLError as error:
+                raise CaptureRefused(
+                    f"{raw['schema_name']}.{raw['table_name']} was there where the capture is, and cannot be read on the "
+                    f"source now: {error.args[-1]}",
+                    hint="whether it had rows cannot be told: leave it out ([capture] without), or "
+                    "`pumphouse capture run --anew` (docs/capture.md)",
+                ) from error
+            if had:
                 raw["had_rows"] = True
         self.known = self.known.plus(jobs)
         return jobs
@@ -135,6 +152,11 @@ class Schema:
             self.notes.update(fresh)
             log.info("not_in_the_history", notes=fresh)
         return found
+
+    @property
+    def folds(self) -> bool:
+        """Whether names that differ by case alone are one table's."""
+        return self.shadow.kind.lower_case_table_names != 0
 
     @property
     def _dialect(self) -> Dialect:
@@ -168,7 +190,7 @@ class Schema:
         why = ""
         if query.error:
             why = f"it ended with error {query.error} on the source, and how much of it was done is not known"
-        elif said.ignores and said.table is not None and not self._left_out(said.table):
+        elif said.ignores and said.table is not None and not self._left_out(*said.table):
             why = "ALTER IGNORE TABLE deletes the rows that clash, and they are in no binlog"
         if why:
             raise CaptureRefused(
@@ -176,8 +198,32 @@ class Schema:
                 hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
             )
 
-    def _left_out(self, name: Name) -> bool:
-        return name[0].lower() in self.own or self.without(*name)
+    def _refuse_engines(self, text: str) -> None:
+        found = other_engines(self.shadow.connection, self._left_out)
+        if found:
+            raise CaptureRefused(
+                f"the statement {text[:500]!r} makes "
+                + "; ".join(f"{name} ({engine})" for name, engine in found)
+                + ": such an engine keeps no rows, or is not transactional",
+                hint="leave the table out: [capture] without; `pumphouse capture run --anew` goes on behind the statement "
+                "(docs/capture.md)",
+            )
+
+    def _refuse_moments(self, found: Found, text: str) -> None:
+        """CaptureRefused where a statement's moments became points in time by a zone that is not known."""
+        tables = self.tables()
+        for name, raw in found.tables.items():
+            old = tables.get(name)
+            if fresh := _moments(raw) - (_moments(old.raw) if old is not None else set()):
+                raise CaptureRefused(
+                    f"the statement {text[:500]!r} gives {'.'.join(name)} moments in the time zone of the source's "
+                    f"host, which is not known: {', '.join(sorted(fresh))}",
+                    hint="SET GLOBAL time_zone to a name or an offset, and leave tables with such columns out, or "
+                    "`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
+                )
+
+    def _left_out(self, db: str, table: str) -> bool:
+        return db.lower() in self.own or self.without(db, table)
 
     # -- planning
 
@@ -221,8 +267,8 @@ class Schema:
     def _known_name(self, name: Name) -> Name | None:
         """A table of the history by its name in any case."""
         tables = self.tables()
-        if name in tables:
-            return name
+        if name in tables or not self.folds:
+            return name if name in tables else None
         return next((each for each in tables if _folded(each) == _folded(name)), None)
 
     def _asked(self, found: Found, said: Meaning, anew: Collection[Name | None]) -> Asked:
@@ -231,7 +277,7 @@ class Schema:
         drop |= {name for each in said.emptied if (name := self._known_name(each)) is not None}
         moved: dict[Name, Name] = {}
         for old, new in said.renamed.items():
-            before, after = self._known_name(old), _found_name(found, new)
+            before, after = self._known_name(old), _found_name(found, new, folds=self.folds)
             if before is None or before in drop:
                 continue
             if after is None:
@@ -302,10 +348,13 @@ class Schema:
         return None
 
     def _zone(self, query: Query) -> Zone:
-        name = query.time_zone or "SYSTEM"
-        if name.upper() == "SYSTEM" or not name[0].isalpha():
-            return Zone(name="", offset=zone_offset_s(self.shadow.offset(query)))
-        return Zone(name=name)
+        name = self.shadow.zone(query)
+        mode = None if query.sql_mode is None else query.sql_mode & _COMMON_MODES
+        if not name:
+            return Zone(unknown=True, sql_mode=mode)
+        if not name[0].isalpha():
+            return Zone(name="", offset=zone_offset_s(self.shadow.offset(query)), sql_mode=mode)
+        return Zone(name=name, sql_mode=mode)
 
     def _fill(self, found: Found, query: Query, db: str, table: str, column: str) -> str | None:
         """What rows that were there before have in a new column whose default is computed."""
@@ -315,6 +364,8 @@ class Schema:
             raise _Unsayable((db, table), column)
         at = dt.datetime.fromtimestamp(query.seconds, dt.UTC).replace(microsecond=query.micros)
         if kind["Tp"] != MysqlType.TIMESTAMP:
+            if not self.shadow.zone(query):
+                raise _Unsayable((db, table), column)
             at += dt.timedelta(seconds=zone_offset_s(self.shadow.offset(query)))
         digits = max(0, int(kind["Decimal"]))
         text = at.strftime("%Y-%m-%d %H:%M:%S")
@@ -328,10 +379,25 @@ def _nobody_knows(db: str, table: str, column: str) -> str | None:
     )
 
 
-def _found_name(found: Found, name: Name) -> Name | None:
-    if name in found.tables:
-        return name
+def _found_name(found: Found, name: Name, *, folds: bool) -> Name | None:
+    if name in found.tables or not folds:
+        return name if name in found.tables else None
     return next((each for each in found.tables if _folded(each) == _folded(name)), None)
+
+
+def _moments(table: Raw) -> set[str]:
+    """Literals of a table that were made points in time: defaults of TIMESTAMPs, and bounds of partitions by them."""
+    found = {
+        f"{column['name']['L']} DEFAULT {column['default']}"
+        for column in table.get("cols") or ()
+        if column["type"]["Tp"] == MysqlType.TIMESTAMP
+        and str(column.get("default") or "0000")[:4].isdigit()
+        and str(column.get("default") or "0000")[:4] != "0000"
+    }
+    partition = table.get("partition") or {}
+    if "unix_timestamp" in str(partition.get("expr") or "").lower():
+        found |= {f"partition {each['name']['L']} {each['less_than']}" for each in partition.get("definitions") or ()}
+    return found
 
 
 def _folded(name: Name) -> Name:
@@ -363,6 +429,20 @@ def acting_keys(
         if (str(delete) not in _NO_ACTION or str(update) not in _NO_ACTION)
         and str(db).lower() not in own
         and not without(str(db), str(table))
+    ]
+
+
+def other_engines(connection: ServerConnection, without: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+    """Tables, and their engines, that keep no rows or are not transactional."""
+    return [
+        (f"{db}.{table}", str(engine))
+        for db, table, engine in _rows(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES"
+            " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND ENGINE NOT IN"
+            " (SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES') ORDER BY 1, 2",
+        )
+        if not is_system(str(db)) and not without(str(db), str(table))
     ]
 
 

@@ -72,7 +72,7 @@ class RowWriter:
 
     def _info(self, db: str, name: str) -> TableInfo:
         info = self._tables.get((db, name))
-        if info is None:
+        if info is None and self._schema.folds:
             folded = db.lower(), name.lower()
             info = next(
                 (each for key, each in self._tables.items() if (key[0].lower(), key[1].lower()) == folded), None

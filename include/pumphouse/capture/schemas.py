@@ -26,6 +26,7 @@ from pumphouse.schema.ident import quote
 FORMAT_VERSION = 1
 # A view reads what is not there, or what its definer may not see: no statement makes it anew.
 _NO_VIEW = {ER.VIEW_INVALID, ER.NO_SUCH_TABLE, ER.VIEW_NO_EXPLAIN}
+_UTC = {"UTC", "ETC/UTC"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,12 @@ class ServerKind:
     lower_case_table_names: int
     character_set: str
     collation: str
-    offset: str
-    """Of the server's own time zone from UTC, when the capture began."""
+    time_zone: str
+    """Of sessions that say nothing else."""
+    system_is_utc: bool
+    """Whether the zone SYSTEM is UTC; any other one is not known."""
+    explicit_defaults: bool
+    """explicit_defaults_for_timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,19 +120,19 @@ class Schemas:
 
 def server_kind(connection: ServerConnection) -> ServerKind:
     """Of a server."""
-    ((version, lower, charset, collation, seconds),) = _rows(
+    ((version, lower, charset, collation, zone, system, explicit),) = _rows(
         connection,
         "SELECT VERSION(), @@lower_case_table_names, @@character_set_server, @@collation_server,"
-        " TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(), CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', @@global.time_zone))",
+        " @@global.time_zone, @@system_time_zone, @@global.explicit_defaults_for_timestamp",
     )
-    minutes = round(int(seconds or 0) / 60)
-    offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
     return ServerKind(
         version=str(version),
         lower_case_table_names=int(lower),
         character_set=str(charset),
         collation=str(collation),
-        offset=offset,
+        time_zone=str(zone),
+        system_is_utc=str(system).upper() in _UTC,
+        explicit_defaults=bool(explicit),
     )
 
 

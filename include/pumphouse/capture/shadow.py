@@ -36,6 +36,10 @@ START_S = 120.0
 _LONGEST_SOCKET = 100  # the kernel's limit for the path of a unix socket, with room for the name
 _PROGRAMS = {Flavor.MARIADB: ("mariadbd", "mysqld"), Flavor.MYSQL: ("mysqld",)}
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/mysql/bin")
+# sql_mode: no DATA DIRECTORY of another machine, and no engine in place of one that is not there.
+_NO_DIRECTORIES, _NO_OTHER_ENGINE = 1 << 7, 1 << 30
+# MariaDB's OPTION_EXPLICIT_DEF_TIMESTAMP among the flags of a query event, and the first version that has it there.
+_EXPLICIT_DEFAULTS, _SAYS_EXPLICIT = 1 << 24, (10, 8)
 _NO_FOREIGN_KEYS, _NO_UNIQUE, _AUTO_IS_NULL = 1 << 26, 1 << 27, 1 << 14
 # The users that a view or a routine is run as: it cannot be read where there is no such user.
 _DEFINER = re.compile(rb"DEFINER\s*=\s*((?:`[^`]*`|'[^']*'|[\w.]+)\s*@\s*(?:`[^`]*`|'[^']*'|[\w.%]+))", re.IGNORECASE)
@@ -83,7 +87,7 @@ class Shadow:
             ConfigError: there is no such program, it does not start, or it is of another kind or version.
         """
         shutil.rmtree(directory, ignore_errors=True)
-        make_dirs(directory, PRIVATE_DIR)
+        make_dirs(directory / "files", PRIVATE_DIR)
         socket = directory.absolute() / "s"
         if len(str(socket)) > _LONGEST_SOCKET:
             raise ConfigError(
@@ -140,11 +144,18 @@ class Shadow:
         """The whole schema as it is now."""
         return StoredSchema(server=self.kind, objects=read_objects(self._reading))
 
+    def zone(self, query: Query) -> str:
+        """Name or offset of a statement's time zone; '' = the host's, which is not UTC and not known."""
+        zone = query.time_zone or self.kind.time_zone
+        if zone.upper() != "SYSTEM":
+            return zone
+        return "+00:00" if self.kind.system_is_utc else ""
+
     def offset(self, query: Query) -> str:
-        """Offset from UTC of a statement's time zone at its time, as ``+02:00``."""
-        zone = query.time_zone or "SYSTEM"
-        if zone.upper() == "SYSTEM":
-            return self.kind.offset
+        """Offset from UTC of a statement's time zone at its time, as ``+02:00``; '' = not known."""
+        zone = self.zone(query)
+        if not zone:
+            return ""
         if match := _SIGNED.fullmatch(zone):
             return f"{match[1] or '+'}{int(match[2]):02d}:{match[3]}"
         try:
@@ -242,10 +253,9 @@ class Shadow:
         """What the statement was run with, as the servers' own binlog tools say it."""
         values: dict[str, Any] = {
             "timestamp": f"{query.seconds}.{query.micros:06d}",
-            "time_zone": repr(self.offset(query)),
+            "time_zone": repr(self.offset(query) or "+00:00"),
         }
-        if query.sql_mode is not None:
-            values["sql_mode"] = query.sql_mode
+        values["sql_mode"] = (query.sql_mode or 0) | _NO_DIRECTORIES | _NO_OTHER_ENGINE
         ids = {
             "character_set_client": query.client_collation,
             "collation_connection": query.connection_collation,
@@ -256,13 +266,20 @@ class Shadow:
             values["foreign_key_checks"] = int(not query.flags & _NO_FOREIGN_KEYS)
             values["unique_checks"] = int(not query.flags & _NO_UNIQUE)
             values["sql_auto_is_null"] = int(bool(query.flags & _AUTO_IS_NULL))
-        if query.explicit_defaults is not None:
-            values["explicit_defaults_for_timestamp"] = int(query.explicit_defaults)
+        values["explicit_defaults_for_timestamp"] = int(self._explicit_defaults(query))
         if query.lc_time_names:
             values["lc_time_names"] = query.lc_time_names
         if query.utf8mb4_collation and self.flavor is Flavor.MYSQL:
             values["default_collation_for_utf8mb4"] = query.utf8mb4_collation
         return ["SET " + ", ".join(f"@@session.{name} = {value}" for name, value in values.items())]
+
+    def _explicit_defaults(self, query: Query) -> bool:
+        if query.explicit_defaults is not None:
+            return query.explicit_defaults
+        major, minor = (int(part) for part in series(self.kind.version).split("."))
+        if self.flavor is Flavor.MARIADB and query.flags is not None and (major, minor) >= _SAYS_EXPLICIT:
+            return bool(query.flags & _EXPLICIT_DEFAULTS)
+        return self.kind.explicit_defaults
 
 
 def _program(named: str, flavor: Flavor) -> Path:
@@ -284,7 +301,7 @@ def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) 
         f"--datadir={data}", f"--socket={socket}", f"--pid-file={directory / 'pid'}", f"--tmpdir={directory}",
         f"--log-error={directory / 'log'}", "--skip-networking", "--skip-log-bin", "--innodb-buffer-pool-size=16M",
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--performance-schema=0",
-        "--key-buffer-size=64K", "--table-open-cache=64", "--max-connections=10", "--secure-file-priv=",
+        "--key-buffer-size=64K", "--table-open-cache=64", "--max-connections=10", f"--secure-file-priv={directory / 'files'}", "--loose-skip-symbolic-links", "--local-infile=0",
         f"--lower-case-table-names={kind.lower_case_table_names}", f"--character-set-server={kind.character_set}",
         f"--collation-server={kind.collation}",
     ]  # fmt: skip

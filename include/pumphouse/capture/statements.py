@@ -118,7 +118,9 @@ class _Reader:
     def read(self) -> Meaning:
         verb = self._word()
         if verb == "SET" and self._skip("STATEMENT"):  # SET STATEMENT name = value FOR …
-            while self._word() != "FOR":
+            while (word := self._word()) != "FOR":
+                if word == "SQL_MODE":  # the text behind it is read in that mode
+                    raise _Unread("SET STATEMENT sql_mode")
                 if self._at >= len(self._tokens):
                     raise _Unread("FOR is missing")
             return self.read()
@@ -208,7 +210,7 @@ class _Reader:
         return out
 
     def _clause(self, clause: list[_Token], table: Name, out: Meaning) -> None:
-        reader = _Reader(clause, table[0])
+        reader = _Reader(clause, self._schema)
         verb = reader._word()
         following = reader._peek()
         if verb == "RENAME":

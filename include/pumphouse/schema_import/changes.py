@@ -49,11 +49,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Time zone of the server's sessions, as jobs have it; ``unknown``: the host's, which is not UTC."""
+    """Time zone of the server's sessions, as jobs have it; ``unknown``: the host's, which is not UTC.
+
+    ``sql_mode``: of the session, in the servers' bits, which are TiDB's; None = a strict one.
+    """
 
     name: str = "UTC"
     offset: int = 0
     unknown: bool = False
+    sql_mode: int | None = None
 
 
 END = MAX_TSO
@@ -462,8 +466,11 @@ class _Plan:
             raise SchemaError(
                 f"{'.'.join(name)}: a TIMESTAMP changed its type in the host's time zone, which is not UTC",
                 hint="set the server's time_zone to a name or an offset, for the sessions that change tables, too",
+                table=".".join(name),
             )
-        reorg = {"location": {"name": self.zone.name, "offset": self.zone.offset}}
+        reorg: Raw = {"location": {"name": self.zone.name, "offset": self.zone.offset}}
+        if self.zone.sql_mode is not None:
+            reorg["sql_mode"] = self.zone.sql_mode
         query = "; ".join(
             f"ALTER TABLE {qualified(*name)} {', '.join(each)}" for each in (clauses.first, clauses.then) if each
         )
