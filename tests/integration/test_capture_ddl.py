@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymysql.err import MySQLError
 
-from pumphouse.capture.begin import take_picture
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.schemas import StoredSchema, read_objects, server_kind
@@ -100,6 +99,10 @@ def test_an_alter_that_deletes_the_rows_that_clash_is_refused(source: Source) ->
 def test_a_statement_that_failed_on_the_source_is_refused_though_the_shadow_takes_it(source: Source) -> None:
     source.run("CREATE TABLE u (id INT)")
     with source.schema() as schema:
+        source.run("CREATE TABLE w (id INT)")
+        with pytest.raises(MySQLError, match="Unknown table"):
+            source.run("DROP TABLE w, missing")  # without an error code in the binlog
+        assert [job["type"] for job in source.jobs(schema)] == [Action.CREATE_TABLE.value, Action.DROP_TABLE.value]
         query = Query(text=b"ALTER TABLE u ADD UNIQUE (id)", schema="shop", before=0, error=1062)
         with pytest.raises(CaptureRefused, match=r"ADD UNIQUE .*error 1062"):
             schema.apply(query)

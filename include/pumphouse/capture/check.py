@@ -59,8 +59,8 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
     if found.get("time_zone") == "SYSTEM" and found.get("system_time_zone", "").upper() not in ("UTC", "ETC/UTC"):
         yield Line(
             wrong=False,
-            text="time_zone is SYSTEM, and the host is not in UTC: a DDL that depends on the zone makes its table a new "
-            "one, or stops the capture",
+            text="time_zone is SYSTEM, and the host is not in UTC: a DDL that depends on the zone makes its table a "
+            "new one, or stops the capture",
             type="SET GLOBAL time_zone to a name or an offset; and the same in its configuration",
         )
     if found.get("default_storage_engine", "InnoDB").lower() not in _ENGINES:

@@ -125,8 +125,8 @@ class Schema:
                 had = had_rows(raw["schema_name"], raw["table_name"])
             except MySQLError as error:
                 raise CaptureRefused(
-                    f"{raw['schema_name']}.{raw['table_name']} was there where the capture is, and cannot be read on the "
-                    f"source now: {error.args[-1]}",
+                    f"{raw['schema_name']}.{raw['table_name']} was there where the capture is, and cannot be read on "
+                    f"the source now: {error.args[-1]}",
                     hint="whether it had rows cannot be told: leave it out ([capture] without), or "
                     "`pumphouse capture run --anew` (docs/capture.md)",
                 ) from error
@@ -205,7 +205,7 @@ class Schema:
                 f"the statement {text[:500]!r} makes "
                 + "; ".join(f"{name} ({engine})" for name, engine in found)
                 + ": such an engine keeps no rows, or is not transactional",
-                hint="leave the table out: [capture] without; `pumphouse capture run --anew` goes on behind the statement "
+                hint="leave the table out: [capture] without; `pumphouse capture run --anew` goes on behind it "
                 "(docs/capture.md)",
             )
 
