@@ -21,6 +21,7 @@ def of(text: str, **options: bool) -> Meaning:
         ("rename tables IF EXISTS `a``b` WAIT 5 TO e.`c`", {("d", "a`b"): ("e", "c")}),
         ("ALTER TABLE a RENAME b, ADD x INT", {("d", "a"): ("d", "b")}),
         ("ALTER ONLINE TABLE e.a ADD x INT, RENAME AS f.b", {("e", "a"): ("f", "b")}),
+        ("ALTER TABLE e.a RENAME b", {("e", "a"): ("d", "b")}),
         ("ALTER TABLE a RENAME TO a", {}),
         ("ALTER TABLE a RENAME INDEX x TO y", {}),
         ("/* RENAME TABLE x TO y */ ALTER TABLE a ADD b VARCHAR(9) DEFAULT 'RENAME TO c', COMMENT ', RENAME TO q'", {}),
