@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,6 +84,7 @@ def source(server: MariaDbServer) -> Iterator[Source]:
         made = Source(server, directory / "shadow")
         yield made
         made.connection.close()
+        gc.collect()  # the sockets of above, before another file's test
 
 
 def test_an_alter_that_deletes_the_rows_that_clash_is_refused(source: Source) -> None:
