@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tso": ("pumphouse.commands.nodes:tso", "Convert between TSO and clock time."),
     "snapshot": ("pumphouse.commands.archive:snapshot", "Extend the archive."),
     "archive": ("pumphouse.commands.archive:archive", "Start, list, verify and repair the archive."),
+    "capture": ("pumphouse.commands.capture:capture", "Follow a MySQL or MariaDB by its binlog."),
     "schema": ("pumphouse.commands.schema:schema", "Rebuild and show the schema timeline."),
     "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
     "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),

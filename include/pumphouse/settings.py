@@ -389,6 +389,55 @@ class SourceSettings(ServerSettings):
     host: str = Field("", description="host; empty = no source is configured")
 
 
+class CaptureSettings(Section):
+    """`pumphouse capture`: the row binlog of the server of [source], as transactions of the Pumps."""
+
+    id: str = Field(
+        "main",
+        pattern=r"^[a-z0-9_-]{1,40}$",
+        description="name of the capture in the cluster; each source has one, and each capture a directory of its own",
+    )
+    directory: Path = Field(
+        Path("data.capture"),
+        description="what was decided, the schema, and the shadow server; on a disk that survives a crash",
+    )
+    server_id: int = Field(
+        1_900_000_001, ge=1, le=(1 << 32) - 1, description="server id that no other replica of the source has"
+    )
+    listen: str = Field("127.0.0.1:0", description="host:port where Pumps ask for outcomes; they must reach it")
+    without: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="tables that are left out, as `database.table`, also as a pattern (`audit.*`, `*.tmp_*`)"
+    )
+    group_bytes: int = Field(
+        8 * MIB, ge=1 << 16, description="bytes of rows that are published at once; a larger transaction goes alone"
+    )
+    queue_bytes: int = Field(
+        64 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
+    )
+    shadow: str = Field(
+        "",
+        description="program of a server of the source's kind and version, which runs its DDL; empty = mariadbd or "
+        "mysqld of this machine",
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _dialable(cls, value: str) -> str:
+        return dialable(value)
+
+    @field_validator("without")
+    @classmethod
+    def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not 0 < name.find(".") < len(name) - 1:
+                raise ValueError(f"{name!r} is no database.table")
+        return value
+
+    def leaves_out(self, db: str, table: str) -> bool:
+        """Whether a table is left out."""
+        return any(fnmatchcase(f"{db}.{table}".lower(), pattern.lower()) for pattern in self.without)
+
+
 class DumpRule(Section):
     """Tables that a dump leaves out; `dump.without` has one table for each rule."""
 
@@ -725,6 +774,7 @@ class Settings(Section):
     archive: ArchiveSettings = ArchiveSettings()
     history: SchemaSettings = Field(SchemaSettings(), alias="schema")
     source: SourceSettings = SourceSettings()
+    capture: CaptureSettings = CaptureSettings()
     dump: DumpSettings = DumpSettings()
     target: TargetSettings = TargetSettings()
     restore_target: TargetSettings = TargetSettings()

@@ -136,13 +136,20 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
 
 def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> dict[str, Any]:
     """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
+    from pumphouse.capture.passed import waiter
     from pumphouse.dump.run import take_dump
 
     settings = settings_from(source=conn_id)
     with _parts(settings) as parts:
         told = Told()
         done = take_dump(
-            parts.archive, parts.cluster, _history(parts), settings, tables=named(tables) or None, progress=told
+            parts.archive,
+            parts.cluster,
+            _history(parts),
+            settings,
+            tables=named(tables) or None,
+            progress=told,
+            settle=waiter(parts.cluster, settings.source),
         )
     _say(done.text())
     return xcom.bounded(asdict(done))

@@ -32,6 +32,7 @@ from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
 from pumphouse.archive.windows import Totals, Windows
 from pumphouse.ask import confirm
+from pumphouse.capture.passed import waiter
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -245,7 +246,15 @@ def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpRepo
                 note = f"{rows:,} of about {estimate:,} rows, {what}"
                 shown.update(task, completed=rows, total=max(estimate, 1), note=note)
 
-        return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables, progress=progress)
+        return take_dump(
+            parts.archive,
+            parts.cluster,
+            parts.history,
+            settings,
+            tables=tables,
+            progress=progress,
+            settle=waiter(parts.cluster, settings.source),
+        )
 
 
 def _print_dump(report: DumpReport) -> None:

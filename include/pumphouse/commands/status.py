@@ -12,7 +12,7 @@ from pumphouse.commands.nodes import print_table
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.status.findings import ago
-from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, Status
+from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus, PumpState, Status
 
 
 @click.command()
@@ -87,6 +87,9 @@ def _print(found: Status) -> None:
                 for each in found.pumps
             ],
         )
+    if found.captures:
+        click.echo()
+        print_table(CAPTURE_COLUMNS, [capture_row(each) for each in found.captures])
     if found.targets:
         click.echo()
         print_table(
@@ -128,6 +131,21 @@ def _print(found: Status) -> None:
             click.echo(
                 f"note: Pump {pump.node_id} listens without TLS on {', '.join(pump.in_clear)} (docs/security.md)"
             )
+
+
+CAPTURE_COLUMNS = ("CAPTURE", "SOURCE", "STATE", "LAG", "TRANSACTIONS", "POSITION")
+
+
+def capture_row(capture: CaptureStatus) -> tuple[str, ...]:
+    """A capture as a line of a table."""
+    return (
+        capture.capture_id,
+        capture.source,
+        capture.state,
+        f"{capture.lag_s:.1f} s",
+        f"{capture.transactions:,}",
+        capture.gtid,
+    )
 
 
 def _mute(pump: PumpState) -> str:

@@ -21,6 +21,8 @@ _SHORTEST_LATE_S = 300.0
 HELD_S = 60.0
 # A transaction is not under way for so long: its prewrite has lost its outcome, or somebody holds it.
 OPEN_S = 10.0
+# A capture that works is some tenths of a second behind, and some seconds behind a large transaction.
+CAPTURE_LAG_S = 60.0
 _SHOWN = 5
 
 
@@ -38,7 +40,7 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
         late = _late(status, settings)
         found += [*_copy(status, settings)]
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
-        found += _consumers(status, settings)
+        found += [*_captures(status), *_consumers(status, settings)]
     scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
     loaded = [each for each in status.targets if each.at is not None or each.section not in scratch]
     found += [each for target in loaded for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
@@ -94,6 +96,21 @@ def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
             more = f" and {len(proof.tables) - _SHOWN} more" if len(proof.tables) > _SHOWN else ""
             again = f"pumphouse archive prove{how}; pumphouse archive proofs --tables"
             yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
+
+
+def _captures(status: Status) -> Iterator[Finding]:
+    """What of a source comes late or not at all: its binlogs are deleted one day, whether they were read or not."""
+    for each in status.captures:
+        who = f"capture {each.capture_id} of {each.source}"
+        start = f"pumphouse capture run, on {each.host}"
+        if each.state == "failed":
+            yield _error(who, f"it ended: {each.reason}", start)
+        elif each.state == "silent":
+            yield _error(who, f"its last heartbeat is {each.silent_s:.0f} s old", start)
+        elif each.state == "stopped":
+            yield _warning(who, f"it was stopped {each.silent_s:.0f} s ago", start)
+        elif each.lag_s > CAPTURE_LAG_S:
+            yield _warning(who, f"it is {each.lag_s:.0f} s behind", "pumphouse capture status; pumphouse pumps")
 
 
 def _late(status: Status, settings: Settings) -> float:

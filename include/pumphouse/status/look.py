@@ -35,7 +35,8 @@ from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.parts import Parts
 from pumphouse.proto.pumphouse_pb2 import StatusRequest, StatusResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
+from pumphouse.registry.captures import is_live
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.shown import without_secrets
 from pumphouse.runs.copy import copy_at
@@ -46,6 +47,7 @@ from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettin
 from pumphouse.status.findings import findings
 from pumphouse.status.report import (
     ArchiveStatus,
+    CaptureStatus,
     ConsumerStatus,
     CopyStatus,
     DrillStatus,
@@ -123,6 +125,7 @@ def look(
         pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
         targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
         consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
+        captures=tuple(capture_status(each, clock.now()) for each in (known[3] if known else [])),
     )
     why = "" if known else _why(registry)
     return replace(status, findings=findings(status, why, settings))
@@ -158,9 +161,30 @@ def _why(answer: Any) -> str:
 # -- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus]]:
+def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus], list[CaptureRecord]]:
     cluster: Cluster = parts.cluster
-    return cluster.cluster_id(), cluster.readable_nodes(NodeKind.PUMP), cluster.readable_nodes(NodeKind.DRAINER)
+    return (
+        cluster.cluster_id(),
+        cluster.readable_nodes(NodeKind.PUMP),
+        cluster.readable_nodes(NodeKind.DRAINER),
+        cluster.captures(),
+    )
+
+
+def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
+    """A capture as it is shown: one that says it runs, and has not said so for a while, is silent."""
+    silent = record.state is CaptureState.RUNNING and not is_live(record, now)
+    return CaptureStatus(
+        capture_id=record.capture_id,
+        source=record.source,
+        host=record.host,
+        state="silent" if silent else record.state.value,
+        silent_s=max(0.0, now - record.heartbeat),
+        gtid=record.gtid,
+        lag_s=record.lag_s,
+        transactions=record.transactions,
+        reason=record.reason,
+    )
 
 
 def _alone(registry: _Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:

@@ -186,6 +186,21 @@ class ConsumerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureStatus:
+    """Who follows a source's binlog. ``state``: running, stopped, failed, or silent; ``gtid``: what the Pumps have."""
+
+    capture_id: str
+    source: str
+    host: str
+    state: str
+    silent_s: float
+    gtid: str
+    lag_s: float
+    transactions: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """All of it, and what wants a hand, the worst first."""
 
@@ -195,6 +210,7 @@ class Status:
     pumps: tuple[PumpState, ...]
     targets: tuple[TargetStatus, ...]
     consumers: tuple[ConsumerStatus, ...]
+    captures: tuple[CaptureStatus, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property
