@@ -50,6 +50,8 @@ class Mark:
         schema: number of the stored schema (`pumphouse.capture.schemas`) that the next rows belong to.
         transactions: how many were published.
         anew: the history does not say yet that rows between an older mark and this one are unknown.
+        server: identity of the server that was read; '' = not known.
+        file, offset: the same place in its binlog; '' = not known.
     """
 
     gtid: str
@@ -57,6 +59,9 @@ class Mark:
     schema: int
     transactions: int
     anew: bool = False
+    server: str = ""
+    file: str = ""
+    offset: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For a record's head."""
@@ -66,6 +71,9 @@ class Mark:
             "schema": self.schema,
             "transactions": self.transactions,
             "anew": self.anew,
+            "server": self.server,
+            "file": self.file,
+            "offset": self.offset,
         }
 
     @classmethod
@@ -77,6 +85,9 @@ class Mark:
             schema=int(data["schema"]),
             transactions=int(data["transactions"]),
             anew=bool(data["anew"]),
+            server=str(data["server"]),
+            file=str(data["file"]),
+            offset=int(data["offset"]),
         )
 
 
