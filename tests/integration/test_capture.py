@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from pumphouse.capture.passed import waiter
 from pumphouse.errors import BinlogError, WindowHeld
@@ -100,6 +101,13 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         stack.run("INSERT INTO shop.a VALUES (1, REPEAT('x', 1000000))")
         stack.captured()
         stack.stop_capture()
+        # Another server than the captured one: a dump of it does not know what it has to wait for.
+        source = stack.read_settings.source
+        target = stack.dsn("target")
+        other = source.model_copy(update={"port": target.port, "password": SecretStr(target.password)})
+        with pytest.raises(WindowHeld, match="no capture is registered of the source"):
+            waiter(stack.cluster, other)(1)
+        waiter(stack.cluster, source)(1)
         # A journal from a backup: all that came since would be published again.
         journal.rename(tmp_path / "newest")
         shutil.copytree(copied, journal)
@@ -107,18 +115,13 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         assert "a copy or a backup" in refused.stderr, refused.stderr
         shutil.rmtree(journal)
         (tmp_path / "newest").rename(journal)
-        # Another server than the captured one: a dump of it does not know what it has to wait for.
-        source = stack.read_settings.source
-        other = source.model_copy(update={"port": stack.dsn("target").port})
-        with pytest.raises(WindowHeld, match="no capture is registered of the source"):
-            waiter(stack.cluster, other)(1)
-        waiter(stack.cluster, source)(1)
         # GTIDs that are given twice: the numbers have grown past those that were read.
         stack.run("RESET MASTER", *(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(2, 20)))
         reset = stack.pumphouse("capture", "run")
         assert "it was reset" in reset.stderr, reset.stderr
         assert stack.record().state is CaptureState.FAILED
-        stack.run("RESET MASTER")  # what it is at covers the source's position now
+        # What it is at covers the source's position now.
+        stack.run("RESET MASTER", "INSERT INTO shop.a VALUES (20, '')")
         with pytest.raises(WindowHeld, match="it was reset"):
             waiter(stack.cluster, source)(1)
         stack.start_capture("--anew")
