@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from pumphouse.errors import BinlogError
+from pumphouse.capture.passed import waiter
+from pumphouse.errors import BinlogError, WindowHeld
+from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
 from tests.support import formats, mariadb
 from tests.support.capturedstack import CapturedStack, as_json, captured_stack
@@ -83,6 +87,52 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(t
         stack.snapshot()
         restore.run(stack.read_settings, dry_run=False)
         assert stack.compared("restore").differences == []
+
+
+@pytest.mark.row("Q1", "Q2", "Q4")
+def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(tmp_path: Path) -> None:
+    journal, copied = tmp_path / "c" / "journal", tmp_path / "copied"
+    with captured_stack(tmp_path) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, pad LONGTEXT)")
+        stack.captured()
+        stack.stop_capture()
+        shutil.copytree(journal, copied)
+        stack.start_capture()
+        stack.run("INSERT INTO shop.a VALUES (1, REPEAT('x', 1000000))")
+        stack.captured()
+        stack.stop_capture()
+        # Another server than the captured one: a dump of it does not know what it has to wait for.
+        source = stack.read_settings.source
+        target = stack.dsn("target")
+        other = source.model_copy(update={"port": target.port, "password": SecretStr(target.password)})
+        with pytest.raises(WindowHeld, match="no capture is registered of the source"):
+            waiter(stack.cluster, other)(1)
+        waiter(stack.cluster, source)(1)
+        # A journal from a backup: all that came since would be published again.
+        journal.rename(tmp_path / "newest")
+        shutil.copytree(copied, journal)
+        refused = stack.pumphouse("capture", "run")
+        assert "a copy or a backup" in refused.stderr, refused.stderr
+        shutil.rmtree(journal)
+        (tmp_path / "newest").rename(journal)
+        # GTIDs that are given twice: the numbers have grown past those that were read.
+        stack.run("RESET MASTER", *(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(2, 20)))
+        reset = stack.pumphouse("capture", "run")
+        assert "it was reset" in reset.stderr, reset.stderr
+        assert stack.record().state is CaptureState.FAILED
+        # What it is at covers the source's position now.
+        stack.run("RESET MASTER", "INSERT INTO shop.a VALUES (20, '')")
+        with pytest.raises(WindowHeld, match="it was reset"):
+            waiter(stack.cluster, source)(1)
+        stack.start_capture("--anew")
+        stack.captured()
+        assert "CaptureFenced" in stack.pumphouse("capture", "forget", "main").stderr
+        stack.stop_capture()
+        stack.start_capture()  # the new position is behind the old one, and counts
+        stack.stop_capture()
+        assert stack.pumphouse("capture", "forget", "main").returncode == 0
+        assert stack.cluster.captures() == []
+        assert "no capture main" in stack.pumphouse("capture", "forget", "main").stderr
 
 
 @pytest.mark.row("Q3")

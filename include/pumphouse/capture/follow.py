@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal, Mark
 from pumphouse.capture.lease import Progress
+from pumphouse.capture.passed import require_goes_on
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
 from pumphouse.capture.schemas import Schemas
@@ -38,7 +40,16 @@ class _Broken:
 
 
 _BROKEN = _Broken()
-Item = Group | Heartbeat | _Broken | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    """What comes next is of this server."""
+
+    server: str
+
+
+Item = Group | Heartbeat | _Begins | _Broken | BaseException
 
 
 class Follower:
@@ -65,6 +76,8 @@ class Follower:
         self._clock = clock
         self._flavor = flavor_of(schema.shadow.kind.version)
         self._gtids = GtidSet.parse(journal.mark.gtid, self._flavor)
+        self._server = journal.mark.server
+        self._place = (journal.mark.file, journal.mark.offset)
         self._moment = journal.mark.moment
         self._transactions = journal.mark.transactions
         self._rows = RowWriter(schema, settings.capture.leaves_out)
@@ -104,15 +117,24 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=behind, transactions=mark.transactions)
+        return Progress(
+            gtid=mark.gtid,
+            moment=mark.moment,
+            lag_s=behind,
+            transactions=mark.transactions,
+            server=self._server,
+        )
 
     # -- reading ahead
 
     def _read(self) -> None:
-        position = Position(gtids=self._gtids)
+        server, (file, offset) = self._server, self._place
+        position = Position(gtids=self._gtids, file=file, offset=offset)
         capture = self._settings.capture
         while not self._stop.is_set():
             try:
+                server = require_goes_on(self._settings.source, position, server)
+                self._inbox.put(_Begins(server))
                 with open_stream(
                     self._settings.source,
                     position,
@@ -143,8 +165,11 @@ class Follower:
             if self._bytes >= self._settings.capture.group_bytes or not self._inbox.busy:
                 self._flush()
         elif isinstance(item, Heartbeat):
-            self._gtids = item.position.gtids
+            self._reached(item.position)
             self._flush()
+        elif isinstance(item, _Begins):
+            if item.server != self._server:
+                self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):
             self._parts.clear()
             if self._made:
@@ -168,7 +193,12 @@ class Follower:
             plain.clear()
             self._one(group, transaction)
         self._plain(group, plain)
-        self._gtids = group.end.gtids
+        self._reached(group.end)
+
+    def _reached(self, position: Position) -> None:
+        self._gtids = position.gtids
+        if position.file:
+            self._place = (position.file, position.offset)
 
     def _plain(self, group: Group, transactions: Sequence[Transaction]) -> None:
         """Neighbours without statements: all of them are encoded at once."""
@@ -261,6 +291,9 @@ class Follower:
             moment=self._moment,
             schema=self._journal.mark.schema if schema is None else schema,
             transactions=self._transactions,
+            server=self._server,
+            file=self._place[0],
+            offset=self._place[1],
         )
         due = always or self._clock.monotonic() - self._marked_at >= _MARK_S
         if not self._entries and (mark == self._journal.mark or not due):

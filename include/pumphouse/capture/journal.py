@@ -2,10 +2,11 @@
 
     <directory>/journal/<number>.log   records, one a group; the first of each file says what was so far
 
-A record is u32le length, u32le CRC-32 of the rest, and the body: u32le length of the head, the head as JSON, and of
-each transaction its start ts and commit ts (u64le columns), the lengths of the keys (u16le column) and the keys. Start
-ts and commit ts ascend over the whole journal. One record at a time is under way, so only the last one of the last file
-can be torn; anything else that does not read is damage. Files go, oldest first, once no Pump can ask about them.
+A record is u32le length, u32le CRC-32 of the body, u32le CRC-32 of these two, and the body: u32le length of the head,
+the head as JSON, and of each transaction its start ts and commit ts (u64le columns), the lengths of the keys (u16le
+column) and the keys. Start ts and commit ts ascend over the whole journal. One record at a time is under way, so only
+the last one of the last file can be torn: its bytes end with the file, or are zeros to the end of it, which no record
+has at its end. Anything else that does not read is damage. Files go, oldest first, once no Pump can ask about them.
 
 One thread appends; any thread may look.
 """
@@ -19,6 +20,7 @@ import threading
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs
+from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs, write_atomic
 from pumphouse.errors import CaptureRefused, CorruptionError
 from pumphouse.model.tso import Tso
 
@@ -34,7 +36,7 @@ log = structlog.get_logger()
 
 FORMAT_VERSION = 1
 SEGMENT_BYTES = 16 << 20
-_FRAME = struct.Struct("<II")
+_FRAME = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
 
 
@@ -48,6 +50,8 @@ class Mark:
         schema: number of the stored schema (`pumphouse.capture.schemas`) that the next rows belong to.
         transactions: how many were published.
         anew: the history does not say yet that rows between an older mark and this one are unknown.
+        server: identity of the server that was read; '' = not known.
+        file, offset: the same place in its binlog; '' = not known.
     """
 
     gtid: str
@@ -55,6 +59,9 @@ class Mark:
     schema: int
     transactions: int
     anew: bool = False
+    server: str = ""
+    file: str = ""
+    offset: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """For a record's head."""
@@ -64,6 +71,9 @@ class Mark:
             "schema": self.schema,
             "transactions": self.transactions,
             "anew": self.anew,
+            "server": self.server,
+            "file": self.file,
+            "offset": self.offset,
         }
 
     @classmethod
@@ -75,6 +85,9 @@ class Mark:
             schema=int(data["schema"]),
             transactions=int(data["transactions"]),
             anew=bool(data["anew"]),
+            server=str(data["server"]),
+            file=str(data["file"]),
+            offset=int(data["offset"]),
         )
 
 
@@ -112,6 +125,7 @@ class Journal:
         self._identity = identity
         self._files = files
         self._lock = threading.Lock()
+        self._broken = ""
         self.mark = mark
         self._fd = os.open(files[-1].path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
@@ -124,15 +138,40 @@ class Journal:
         return cls(folder, identity, [file], mark)
 
     def append(self, decided: Decisions, mark: Mark) -> None:
-        """Decide: durable on return. Raising says nothing: the process has to end, and its successor reads."""
-        self._rotate()
+        """Decide: durable on return.
+
+        Raises:
+            CaptureRefused: start ts do not ascend: nothing is decided. Or the record was not written: whether it is
+                decided is not known, and this journal takes nothing more.
+        """
+        if self._broken:
+            raise CaptureRefused(f"the journal takes nothing more: {self._broken}")
+        last_start = self.last_start_ts
+        if len(decided) and (
+            decided.start_ts[0] <= np.uint64(last_start) or (decided.start_ts[1:] <= decided.start_ts[:-1]).any()
+        ):
+            raise timestamps_went_back(int(decided.start_ts.min()), last_start)
+        try:
+            self._rotate()
+            self._write(decided, mark)
+        except OSError as error:
+            self._broken = f"{self._files[-1].path} was not written: {error}"
+            raise CaptureRefused(self._broken, hint=_UNSAFE_HINT.format(self._folder / _UNSAFE)) from error
+
+    def _write(self, decided: Decisions, mark: Mark) -> None:
         head = {**mark.to_dict(), "count": len(decided), "jobs": list(decided.jobs)}
         body = _body(head, decided)
-        record = _FRAME.pack(len(body), zlib.crc32(body)) + body
+        record = _framed(body)
         view = memoryview(record)
         while view:
             view = view[os.write(self._fd, view) :]
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            # The kernel shows the record from now on, and the disk may lack it: a restart would take it for decided.
+            with suppress(OSError):
+                create_exclusive(self._folder / _UNSAFE, f"{error}\n".encode(), PRIVATE_FILE)
+            raise
         with self._lock:
             last = self._files[-1]
             last.size += len(record)
@@ -210,13 +249,18 @@ def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
     """Open the journal of a directory, without its torn end; None where there is none.
 
     Raises:
-        CaptureRefused: it is another capture's.
+        CaptureRefused: it is another capture's, or a write of it has failed.
         CorruptionError: it is damaged.
     """
     folder = directory / "journal"
     paths = sorted(folder.glob("[0-9]*.log")) if folder.exists() else []
     if not paths:
         return None
+    if (folder / _UNSAFE).exists():
+        raise CaptureRefused(
+            f"the last record of {folder} may be on no disk: {(folder / _UNSAFE).read_text().strip()}",
+            hint=_UNSAFE_HINT.format(folder / _UNSAFE),
+        )
     files: list[_File] = []
     mark = Mark(gtid="", moment=0.0, schema=0, transactions=0)
     for path in paths:
@@ -240,20 +284,25 @@ def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
             raise CorruptionError(f"{path} does not go on where the file before it ends", path=str(path), hint=_HINT)
         if file.size < len(data):
             log.warning("journal_tail_cut", path=str(path), at=file.size, size=len(data))
-            with path.open("r+b") as out:
-                out.truncate(file.size)
-                os.fsync(out.fileno())
+        if path == paths[-1]:
+            # Also where nothing is cut: what was read may be in the kernel's memory alone.
+            write_atomic(path, data[: file.size], mode=PRIVATE_FILE)
         files.append(file)
     return Journal(folder, identity, files, mark)
 
 
+_UNSAFE = "unsafe"
+_UNSAFE_HINT = (
+    "look after the disk; once it is sound, remove {} if it is there, and start the capture again: it reads what is "
+    "decided, and writes it anew"
+)
 _HINT = "`pumphouse capture run --anew` begins anew at the source's present position (docs/capture.md)"
 
 
 def _new_file(folder: Path, identity: dict[str, Any], number: int, mark: Mark, after: int) -> _File:
     head = {"format_version": FORMAT_VERSION, **identity, "mark": mark.to_dict(), "after": after}
     body = _body(head, NOTHING)
-    data = _FRAME.pack(len(body), zlib.crc32(body)) + body
+    data = _framed(body)
     path = folder / f"{number:016d}.log"
     create_exclusive(path, data, PRIVATE_FILE)
     return _File(path=path, number=number, size=len(data), after=after, last=after)
@@ -274,29 +323,44 @@ def _body(head: dict[str, Any], decided: Decisions) -> bytes:
     )
 
 
+def _framed(body: bytes) -> bytes:
+    length, crc = len(body), zlib.crc32(body)
+    return _FRAME.pack(length, crc, zlib.crc32(_FRAME.pack(length, crc, 0)[:8])) + body
+
+
 def _records(path: Path, data: bytes, *, torn: bool) -> Iterator[tuple[dict[str, Any], bytes]]:
     """(head, rest) of each record. ``torn``: the last one may lack its end, and is left out then."""
     at = 0
     while at < len(data):
         end = _end_of(data, at)
         body = data[at + _FRAME.size : end]
-        if at + _FRAME.size <= len(data) and end <= len(data) and end > at + _FRAME.size:
-            crc = _FRAME.unpack_from(data, at)[1]
-            if zlib.crc32(body) == crc:
-                (length,) = _LENGTH.unpack_from(body)
-                yield json.loads(body[4 : 4 + length]), body[4 + length :]
-                at = end
-                continue
-        # Only what was never answered may be cut: the record that reaches the end, or space that was never written.
-        if torn and at > 0 and (end >= len(data) or not any(data[at:])):
+        if 0 < end <= len(data) and zlib.crc32(body) == _FRAME.unpack_from(data, at)[1]:
+            (length,) = _LENGTH.unpack_from(body)
+            yield json.loads(body[4 : 4 + length]), body[4 + length :]
+            at = end
+            continue
+        # Only what was never answered may be cut: what ends with the file, or space that was never written.
+        unwritten = not any(data[at + _FRAME.size :]) or (end == len(data) and data[-1] == 0)
+        if torn and at > 0 and (end > len(data) or unwritten):
             return
         raise CorruptionError(f"{path} is damaged at {at}", path=str(path), offset=at, hint=_HINT)
 
 
 def _end_of(data: bytes, at: int) -> int:
+    """Where the record at a place ends, which may be behind the data; 0 = its length is not what was written."""
     if at + _FRAME.size > len(data):
         return len(data) + 1
-    return at + _FRAME.size + int(_FRAME.unpack_from(data, at)[0])
+    length, _, crc = _FRAME.unpack_from(data, at)
+    return at + _FRAME.size + int(length) if zlib.crc32(data[at : at + 8]) == crc else 0
+
+
+def timestamps_went_back(now: int, last: int) -> CaptureRefused:
+    """The error for a cluster that gives timestamps again."""
+    return CaptureRefused(
+        f"the cluster gives the timestamp {now}, and this capture has decided {last}: its timestamps went back",
+        hint="was the cluster's directory, or its etcd, restored from a backup? Let its timestamps pass the last one "
+        "before anything writes",
+    )
 
 
 def _check_head(path: Path, head: dict[str, Any], identity: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ class Progress:
     moment: float
     lag_s: float
     transactions: int
+    server: str = ""  # that is read now; '' = as it was
 
 
 def new_owner() -> str:
@@ -137,7 +138,11 @@ class Lease:
                 owner=self._record.owner,
             )
 
-    def release(self, progress: Progress | None, failure: BinlogError | None = None) -> None:
+    def say(self, progress: Progress | None) -> None:
+        """Write how far it is at once; `held` tells whether that went well."""
+        self._renew(progress)
+
+    def release(self, progress: Progress | None, failure: BaseException | None = None) -> None:
         """Give it back, in order; what it ended with stays in the record."""
         self._closed.set()
         if self._thread is not None:
@@ -146,7 +151,8 @@ class Lease:
             return
         state = CaptureState.STOPPED if failure is None else CaptureState.FAILED
         try:
-            self._write(progress, state, "" if failure is None else str(failure))
+            reason = str(failure) if isinstance(failure, BinlogError) else f"{type(failure).__name__}: {failure}"
+            self._write(progress, state, "" if failure is None else reason)
         except (BinlogError, OSError) as error:
             log.warning("capture_end_not_registered", error=str(error))
 
@@ -170,6 +176,7 @@ class Lease:
                 moment=progress.moment,
                 lag_s=progress.lag_s,
                 transactions=progress.transactions,
+                server=progress.server or record.server,
             )
 
         def change(found: CaptureRecord | None) -> CaptureRecord:

@@ -12,27 +12,30 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from pymysql.err import MySQLError
 
 from pumphouse.capture.begin import Picture, take_picture
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.follow import Follower
-from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal
+from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal, timestamps_went_back
 from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas
-from pumphouse.capture.shadow import Shadow
+from pumphouse.capture.shadow import Shadow, flavor_of
+from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.warm import warm
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.source import execute, session, where
 from pumphouse.durable import PRIVATE_DIR, make_dirs
-from pumphouse.errors import BinlogError, CaptureRefused, ConfigError, GapError, HistoryUnavailable
+from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind, NodeState
@@ -91,13 +94,16 @@ def run_capture(
             dead=dead,
             clock=clock,
         )
-        failure: BinlogError | None = None
+        failure: BaseException | None = None
         run = _Run(settings, cluster, table, lease, own, stop, clock)
         try:
             run.start(stack, anew=anew).run()
         except Stopped:
             pass
-        except BinlogError as error:
+        except (OSError, MySQLError) as error:
+            failure = CaptureRefused(f"the capture ended with {type(error).__name__}: {error}")
+            raise failure from error
+        except BaseException as error:
             failure = error
             if isinstance(error, GapError):
                 error.hint = _ANEW
@@ -187,8 +193,9 @@ class _Run:
         about = {"capture": capture.id, "cluster_id": self._cluster.cluster_id()}
         journal = open_journal(directory, about)
         if journal is not None and not anew:
+            self._require_newest(journal)
             return journal
-        if journal is None and not anew and self._ran_before():
+        if journal is None and not anew and self._published():
             raise CaptureRefused(
                 f"the capture {capture.id} has run before, and {directory} has no journal of it: what it had published "
                 "last is not known",
@@ -206,14 +213,35 @@ class _Run:
             anew=consumed,
         )
         if journal is None:
-            return Journal.begin(directory, about, mark)
-        self._lease.held()
-        journal.append(NOTHING, mark)
+            journal = Journal.begin(directory, about, mark)
+        else:
+            self._lease.held()
+            journal.append(NOTHING, mark)
+        # A journal is held against the record: after RESET MASTER the old position would cover the new one.
+        self._lease.say(Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions))
         return journal
 
-    def _ran_before(self) -> bool:
-        found = [each for each in self._cluster.captures() if each.capture_id == self._settings.capture.id]
-        return any(each.gtid for each in found)
+    def _published(self) -> str:
+        """GTIDs up to which the cluster says that this capture has published; '' = nothing, or it is new."""
+        found = (each.gtid for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
+        return next(found, "")
+
+    def _require_newest(self, journal: Journal) -> None:
+        """CaptureRefused where the journal is older than what is published: it would be published again.
+
+        The record in the cluster is written after the journal.
+        """
+        flavor = flavor_of(self._schemas.load(journal.mark.schema).server.version)
+        published, gtid = self._published(), journal.mark.gtid
+        if published and not GtidSet.parse(gtid, flavor).covers(GtidSet.parse(published, flavor)):
+            raise CaptureRefused(
+                f"the journal in {self._settings.capture.directory} is at {gtid}, and this capture has published up "
+                f"to {published}: it is older than that, a copy or a backup",
+                hint=f"set capture.directory to the newest one; if it is lost, {_ANEW}",
+            )
+        now = self._cluster.tso()
+        if now <= journal.last_start_ts:
+            raise timestamps_went_back(now, journal.last_start_ts)
 
     def _picture(self) -> Picture:
         return take_picture(self._settings, self._stop, self._clock)
@@ -227,7 +255,7 @@ class _Run:
                 return consumed and bool(execute(connection, f"SELECT 1 FROM {qualified(db, table)} LIMIT 1"))  # noqa: S608
 
             jobs = schema.reconcile(had_rows, anew=mark.anew)
-        clear = Mark(gtid=mark.gtid, moment=mark.moment, schema=mark.schema, transactions=mark.transactions)
+        clear = replace(mark, anew=False)
         if jobs and consumed:
             entries = [Entry(f"schema-{mark.schema}/{at}".encode(), job=job) for at, job in enumerate(jobs)]
             publisher.publish(entries, clear)
@@ -323,7 +351,9 @@ def _owned(directory: Path, owner: str) -> Iterator[str]:
                 f"another process uses {directory}", hint="each capture has a directory and a process of its own"
             ) from None
         found = os.fstat(fd)
-        place = f"{socket.gethostname()} {found.st_dev} {found.st_ino}"
+        # A clone of the machine, or the same volume on another one, has all but the boot in common with it.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        place = f"{socket.gethostname()} {boot} {found.st_dev} {found.st_ino}"
         before, _, there = os.pread(fd, 4096, 0).decode(errors="replace").partition(" ")
         os.pwrite(fd, f"{owner} {place}\n".encode(), 0)
         os.ftruncate(fd, len(f"{owner} {place}\n"))

@@ -14,7 +14,9 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
 from pumphouse.commands.status import CAPTURE_COLUMNS, capture_row
+from pumphouse.errors import CaptureFenced, UsageError
 from pumphouse.parts import Parts
+from pumphouse.registry.base import CaptureRecord
 from pumphouse.status.look import capture_status
 
 
@@ -68,6 +70,31 @@ def check_command(context: Context, *, as_json: bool) -> None:
         click.echo(f"{wrong} to mend before `pumphouse capture run`", err=True)
         sys.exit(1)
     click.echo("the source can be captured: pumphouse capture run", err=True)
+
+
+@capture.command("forget")
+@click.argument("capture_id", metavar="ID")
+@pass_context
+def forget_command(context: Context, *, capture_id: str) -> None:
+    """Take a capture that is not used any more out of the cluster; its directory stays.
+
+    Whether a journal is older than what the capture has published is not known from then on: do not start it again.
+    """
+    from pumphouse.registry.captures import is_live
+
+    def change(found: CaptureRecord | None) -> None:
+        if found is None:
+            raise UsageError(f"no capture {capture_id} is registered", hint="`pumphouse capture status` lists them")
+        if is_live(found, SYSTEM_CLOCK.now()):
+            raise CaptureFenced(
+                f"the capture {capture_id} runs on {found.host}",
+                hint="stop it first; one that was killed is out after 15 s",
+                capture_id=capture_id,
+                owner=found.owner,
+            )
+
+    open_registry(context.settings).update_capture(capture_id, change)
+    click.echo(f"the capture {capture_id} is forgotten", err=True)
 
 
 @capture.command("status")

@@ -80,14 +80,50 @@ def test_a_torn_end_is_cut_at_every_byte_and_the_rest_stays(tmp_path: Path) -> N
 def test_damage_before_the_end_is_no_torn_end(tmp_path: Path) -> None:
     journal = Journal.begin(tmp_path, IDENTITY, START)
     (path,) = (tmp_path / "journal").glob("*.log")
-    first = path.stat().st_size
     journal.append(decided(10), mark(2))
     journal.append(decided(20), mark(3))
     data = path.read_bytes()
-    for at in (5, first + 4, first + 20):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(CorruptionError, match="damaged"):
-            open_journal(tmp_path, IDENTITY)
+    for at in range(len(data)):  # the length of a record too, and the last one, which was answered
+        for bit in (0, 4, 7):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            with pytest.raises(CorruptionError, match="damaged"):
+                open_journal(tmp_path, IDENTITY)
+
+
+@pytest.mark.row("Q2")
+def test_timestamps_that_went_back_are_refused_and_the_answers_stay(tmp_path: Path) -> None:
+    journal = Journal.begin(tmp_path, IDENTITY, START)
+    journal.append(decided(50), mark(2))
+    for starts in ((7,), (50,), (60, 55)):
+        with pytest.raises(CaptureRefused, match="went back"):
+            journal.append(decided(*starts), mark(3))
+    for each in (journal, opened(tmp_path)):
+        assert (each.mark, each.outcome(Tso(50)), each.outcome(Tso(7))) == (mark(2), 55, None)
+
+
+@pytest.mark.row("Q2")
+def test_after_a_failed_fsync_nothing_is_decided_until_a_person_has_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.begin(tmp_path, IDENTITY, START)
+    journal.append(decided(10), mark(2))
+
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fails)
+        with pytest.raises(CaptureRefused, match="Input/output error"):
+            journal.append(decided(20), mark(3))
+    with pytest.raises(CaptureRefused, match="nothing more"):
+        journal.append(decided(30), mark(4))
+    with pytest.raises(CaptureRefused, match="on no disk"):
+        open_journal(tmp_path, IDENTITY)
+    (path,) = (tmp_path / "journal").glob("*.log")
+    before = path.stat().st_ino
+    (tmp_path / "journal" / "unsafe").unlink()
+    assert opened(tmp_path).mark == mark(3)
+    assert path.stat().st_ino != before  # what the kernel showed is written again
 
 
 @pytest.mark.row("Q2")
