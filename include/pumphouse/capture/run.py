@@ -29,6 +29,7 @@ from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import Shadow, flavor_of
 from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.session import position_now
 from pumphouse.capture.source.warm import warm
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
@@ -252,7 +253,12 @@ class _Run:
         with session(self._settings.source) as connection:
 
             def had_rows(db: str, table: str) -> bool:
-                return consumed and bool(execute(connection, f"SELECT 1 FROM {qualified(db, table)} LIMIT 1"))  # noqa: S608
+                if not consumed:
+                    return False
+                rows = execute(connection, f"SELECT 1 FROM {qualified(db, table)} LIMIT 1")  # noqa: S608
+                # It is empty now: at the mark it was if nothing has happened since.
+                now = position_now(connection).gtids
+                return bool(rows) or not GtidSet.parse(mark.gtid, now.flavor).covers(now)
 
             jobs = schema.reconcile(had_rows, anew=mark.anew)
         clear = replace(mark, anew=False)
