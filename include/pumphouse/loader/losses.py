@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, Manifest
-from pumphouse.archive.windows import Windows
 from pumphouse.model.tso import MAX_TSO, Tso, show
+
+if TYPE_CHECKING:
+    # It brings numpy, which an install for Pumps alone lacks until it is asked for.
+    from pumphouse.archive.windows import Windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
