@@ -203,6 +203,11 @@ class World:
             assert time.monotonic() < limit
             time.sleep(0.5)
 
+    def answered(self, run_id: str, option: str) -> str:
+        """How a run ends that was answered; Airflow asks again where it took the task for killed (`wait_for_run`)."""
+        found = self.api.wait_for_run("binlog_restore", run_id, timeout_s=240, asked=lambda *_: option)
+        return str(found["state"])
+
     def _question(self, run_id: str) -> dict[str, Any]:
         limit = time.monotonic() + 120
         while self.states("binlog_restore", run_id)["approve"] != "awaiting_input":
@@ -370,7 +375,7 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
         assert "asking again" in world.api.log("binlog_restore", run, "approve", 1)
         assert world.rows() == before
     world.answer(run, "Approve", server=f" {server} ")
-    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "success"
+    assert world.answered(run, "Approve") == "success"
     assert (world.rows(), world.checkpoint()) == (world.then[at], at)
     told = world.api.log("binlog_restore", run, "restore", 1)
     assert re.search(rf"restored 1 table, \d+ rows put, to {re.escape(tso.show(tso.Tso(at)))} in \d+ s on ", told), told
@@ -378,10 +383,11 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
 
     run, _ = world.asking(world.moments[0])
     world.answer(run, "Reject")
-    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "failed"
+    assert world.answered(run, "Reject") == "failed"
     states = world.states("binlog_restore", run)
     assert states == {"plan": "success", "approve": "failed"} | dict.fromkeys(("restore", "verify"), "upstream_failed")
-    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", 1)
+    tries = next(task["try_number"] for task in world.api.tasks("binlog_restore", run) if task["task_id"] == "approve")
+    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", tries)
     assert world.checkpoint() == at
 
 
