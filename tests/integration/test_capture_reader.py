@@ -408,7 +408,7 @@ def test_what_makes_rows_inexact_is_refused_by_name(source: Any) -> None:
         _read(source, start=begin)
 
 
-@pytest.mark.skipif(is_mysql(), reason="MariaDB's")
+@pytest.mark.mariadb("a MySQL has no ALTER in two phases")
 def test_an_alter_in_two_phases_is_refused(source: Any) -> None:
     """The source rolls it back; in the binlog it is there twice, in the same words."""
     _run(source, "CREATE TABLE shop.t (a INT PRIMARY KEY, b INT)", "INSERT INTO shop.t VALUES (1, 1), (2, 1)")
@@ -423,7 +423,7 @@ def test_an_alter_in_two_phases_is_refused(source: Any) -> None:
         assert "binlog_alter_two_phase" in refused.value.hint
 
 
-@pytest.mark.skipif(is_mysql(), reason="MariaDB's")
+@pytest.mark.mariadb("a MySQL compresses whole transactions, which another test reads")
 def test_rows_that_were_compressed_go_out_before_they_are_large(source: Any) -> None:
     _run(source, "SET GLOBAL log_bin_compress = ON", "CREATE TABLE shop.t (id INT PRIMARY KEY, b LONGBLOB)")
     try:

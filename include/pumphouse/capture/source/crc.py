@@ -5,31 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pumphouse.codec.crc import tables
 from pumphouse.codec.jit import Bytes, primitive
 from pumphouse.codec.raw import load_u64
 
 _POLYNOMIAL = 0xEDB88320
 _ONES = np.uint32(0xFFFFFFFF)
-
-
-def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """(8, 256): what a byte does to the sum when 0 to 7 bytes follow it."""
-    table = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table[0, byte] = value
-    for row in range(1, 8):
-        table[row] = table[row - 1] >> np.uint32(8) ^ table[0][table[row - 1] & 0xFF]
-    return table
-
-
-_TABLE = _tables()
+_TABLE = tables(_POLYNOMIAL)
 
 
 @primitive
