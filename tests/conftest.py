@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 import structlog
 
-from tests.support import kind
+from tests.support import keeper, kind
 
 # A machine that stands still for a moment says nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    keeper.keep()
     kind.choose(config.getoption("--server"))
 
 
