@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A test that even its own time limit does not end: its process says where every thread stands and exits, and the run ends.
 ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
-# A third of what the suite takes is waiting for time to pass: two workers for each of two cores.
-WORKERS ?= 4
+# Two fifths of what the suite takes is waiting for time to pass: three workers for two cores.
+WORKERS ?= 3
 PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -83,7 +83,7 @@ mysql: $(STAMP)  ## A real MySQL for tests into build/mysql (root on a Debian, d
 test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
 	$(BIN)/pytest --server mysql tests/integration -q -m "not slow" -n $(WORKERS) --dist loadfile -rs
 
-test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 4 where nothing is said)
+test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
 	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
