@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import structlog
 
-from pumphouse.capture.journal import Decisions, Journal, Mark
+from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark
+from pumphouse.capture.recover import key_of
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, committed
 from pumphouse.client.transaction import TransactionBinlog
@@ -73,6 +74,8 @@ class Publisher:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: frozenset[int] = frozenset()
+        # How far everybody may be told that it is: what is in the history is not lost with the journal.
+        self.said = journal.mark
 
     def publish(self, entries: Sequence[Entry], mark: Mark) -> None:
         """Bring entries, in this order, and with them the mark: durable on Pumps and decided on return.
@@ -84,13 +87,14 @@ class Publisher:
         """
         if not entries:
             self._held()
-            self._journal.append(_decisions([], [], [], self._prefix), mark)
+            self._journal.append(NOTHING, mark)
+            self.said = mark
             return
         while True:
-            binlogs = [self._binlog(each, self._client.cluster.tso()) for each in entries]
-            starts = [int(each.start_ts) for each in binlogs]
+            starts = [self._client.cluster.tso() for _ in entries]
+            binlogs = [self._binlog(each, ts, starts[0]) for each, ts in zip(entries, starts, strict=True)]
             with self._lock:
-                self._open = frozenset(starts)
+                self._open = frozenset(map(int, starts))
             failure = self._prewrite(binlogs)
             if failure is None:
                 break
@@ -127,12 +131,14 @@ class Publisher:
                 entry.job["binlog"]["FinishedTS"] = int(commit_ts)
                 jobs.append(entry.job)
         self._held()
+        mark = replace(mark, start_ts=int(binlogs[-1].start_ts), commit_ts=int(commits[-1]))
         self._journal.append(_decisions(binlogs, commits, jobs, self._prefix), mark)
         self._held()  # whoever was stopped meanwhile for longer than its lease sends nothing
         with self._lock:
             self._open = frozenset()
         if jobs:
             self._add_jobs(jobs)
+        self.said = mark
         self._client.flush(_COMMITS_S)
         self._client.write_commits([(b.start_ts, b.commit(ts)) for b, ts in zip(binlogs, commits, strict=True)])
 
@@ -148,8 +154,8 @@ class Publisher:
         commit_ts = self._journal.outcome(start_ts)
         return ROLLED_BACK if commit_ts is None else committed(commit_ts)
 
-    def _binlog(self, entry: Entry, start_ts: Tso) -> TransactionBinlog:
-        key = self._prefix + entry.name
+    def _binlog(self, entry: Entry, start_ts: Tso, first: Tso) -> TransactionBinlog:
+        key = self._prefix + key_of(entry.name, start_ts, first, self._journal.mark.decided)
         if entry.job is None:
             return TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=entry.value)
         return TransactionBinlog(
