@@ -14,6 +14,7 @@ from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal
 from pumphouse.capture.lease import Progress
 from pumphouse.capture.passed import require_goes_on
+from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
 from pumphouse.capture.schemas import Schemas
@@ -128,10 +129,11 @@ class Follower:
         capture = self._settings.capture
         while not self._stop.is_set():
             try:
-                server = require_goes_on(self._settings.source, position, server)
+                source = find_primary(self._settings.source, capture)
+                server = require_goes_on(source, position, server)
                 self._inbox.put(_Begins(server))
                 with open_stream(
-                    self._settings.source,
+                    source,
                     position,
                     section="source",
                     server_id=capture.server_id,

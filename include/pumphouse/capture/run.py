@@ -26,6 +26,7 @@ from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal, timestamps_went_back
 from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
+from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.recover import OF_A_START, Recovery
 from pumphouse.capture.schemas import Schemas, server_kind
@@ -79,6 +80,8 @@ def run_capture(
         CaptureRefused, GapError: the source's binlog cannot be followed from here; nothing was skipped.
     """
     table = _history_table(history)
+    configured = settings
+    settings = settings.model_copy(update={"source": find_primary(settings.source, settings.capture)})
     warm()  # before a source waits, and before a lease can run out
     require_no_target(settings.source, settings.target_sections)
     with ExitStack() as stack:
@@ -98,7 +101,7 @@ def run_capture(
             clock=clock,
         )
         failure: BaseException | None = None
-        run = _Run(settings, cluster, table, lease, own, stop, clock)
+        run = _Run(settings, configured, cluster, table, lease, own, stop, clock)
         try:
             run.start(stack, anew=anew).run()
         except Stopped:
@@ -119,6 +122,7 @@ class _Run:
     def __init__(
         self,
         settings: Settings,
+        configured: Settings,
         cluster: Cluster,
         history: MysqlTableSource,
         lease: Lease,
@@ -127,6 +131,7 @@ class _Run:
         clock: Clock,
     ) -> None:
         self._settings = settings
+        self._configured = configured  # [source] is one of several there, and may be dead
         self._cluster = cluster
         self._history = history
         self._lease = lease
@@ -177,7 +182,7 @@ class _Run:
         self._lease.keep(self.progress, lambda said: self._let_go(journal, said))
         self._reconcile(schema, publisher, journal.mark)
         self._follower = Follower(
-            self._settings, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
+            self._configured, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
         )
         log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
         return self._follower
