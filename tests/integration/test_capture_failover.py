@@ -19,10 +19,12 @@ from tests.stack.ports import free_port
 from tests.support import mariadb
 from tests.support.capturedstack import NAME, CapturedStack
 from tests.support.capturing import arguments, rows_of, run
-from tests.support.kind import is_mysql
-from tests.support.mysql import MySqlServer
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.row("Q1", "Q2")]
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.row("Q1", "Q2"),
+    pytest.mark.mariadb("each MySQL of the tests makes a CA of its own, all of one name: no file has those of two"),
+]
 
 
 class TwoServers(CapturedStack):
@@ -30,9 +32,8 @@ class TwoServers(CapturedStack):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        made = MySqlServer if is_mysql() else MariaDbServer
         for name, server_id in (("heir", 2), ("notes", 3)):
-            self.databases[name] = made(
+            self.databases[name] = MariaDbServer(
                 self.directory / name,
                 name=name,
                 supervisor=self.supervisor,
@@ -48,45 +49,23 @@ class TwoServers(CapturedStack):
         return f"mysql://{notes.user}@{notes.host}:{notes.port}/history.jobs"
 
     def write_settings(self) -> None:
-        """The heir may take the source's place; one file has the certificates of all."""
+        """The heir may take the source's place."""
         self.settings["capture"]["hosts"] = [f"{self.dsn('heir').host}:{self.dsn('heir').port}"]
         super().write_settings()
-        if is_mysql():
-            known = self.directory / "all.pem"
-            known.write_bytes(
-                b"".join(
-                    (self.directory / name / "data" / "ca.pem").read_bytes() for name in ("source", "heir", "notes")
-                )
-            )
-            self.config.write_text(self.config.read_text().replace(str(self.dsn("source").tls_ca), str(known)))
 
     def replicate(self) -> None:
         """From now on the heir has what the source has."""
         source = self.databases["source"]
         with source.connect(autocommit=True) as connection:
-            ((now,),) = rows_of(
-                connection, "SELECT @@global.gtid_executed" if is_mysql() else "SELECT @@global.gtid_binlog_pos"
-            )
-        where = (
-            f"HOST = '127.0.0.1', {{0}}_PORT = {source.port}, {{0}}_USER = 'root', {{0}}_PASSWORD = '{source.password}'"
+            ((now,),) = rows_of(connection, "SELECT @@global.gtid_binlog_pos")
+        self.on_heir(
+            "RESET MASTER",
+            f"SET GLOBAL gtid_slave_pos = '{now}'",
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {source.port}, MASTER_USER = 'root',"
+            f" MASTER_PASSWORD = '{source.password}', MASTER_USE_GTID = slave_pos",
+            "START SLAVE",
+            "SET GLOBAL read_only = ON",
         )
-        if is_mysql():
-            name = "SOURCE"
-            steps = [
-                "RESET BINARY LOGS AND GTIDS",
-                f"SET GLOBAL gtid_purged = '{now}'",
-                f"CHANGE REPLICATION SOURCE TO SOURCE_{where.format(name)}, SOURCE_AUTO_POSITION = 1, SOURCE_SSL = 1",
-                "START REPLICA",
-            ]
-        else:
-            name = "MASTER"
-            steps = [
-                "RESET MASTER",
-                f"SET GLOBAL gtid_slave_pos = '{now}'",
-                f"CHANGE MASTER TO MASTER_{where.format(name)}, MASTER_USE_GTID = slave_pos",
-                "START SLAVE",
-            ]
-        self.on_heir(*steps, "SET GLOBAL read_only = ON")
 
     def on_heir(self, *statements: str) -> None:
         with self.databases["heir"].connect(autocommit=True) as connection:
@@ -98,8 +77,7 @@ class TwoServers(CapturedStack):
 
     def promote(self) -> None:
         """The source is dead: the heir takes its place."""
-        word = "REPLICA" if is_mysql() else "SLAVE"
-        self.on_heir(f"STOP {word}", f"RESET {word} ALL", "SET GLOBAL read_only = OFF")
+        self.on_heir("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = OFF")
         self.databases["source"] = self.databases["heir"]
 
 
@@ -128,7 +106,6 @@ def wait_for(seen: Any, timeout_s: float = 120) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.mysql
 def test_it_goes_on_at_the_server_that_was_promoted() -> None:
     with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
         stack.run(*(f"INSERT INTO shop.a VALUES ({number})" for number in range(2, 20)))
@@ -148,7 +125,6 @@ def test_it_goes_on_at_the_server_that_was_promoted() -> None:
         stack.require_equal()
 
 
-@pytest.mark.mariadb(reason="statements of a MariaDB; the other tests run on a MySQL, too")
 def test_where_none_or_two_take_writes_nothing_is_read() -> None:
     with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
         settings = stack.read_settings
@@ -167,12 +143,11 @@ def test_where_none_or_two_take_writes_nothing_is_read() -> None:
         assert "is read only" in refused.stderr, refused.stderr
 
 
-@pytest.mark.mysql
 @pytest.mark.parametrize("written", [0, 3], ids=["nothing is written there", "its numbers have passed"])
 def test_what_only_the_dead_primary_had_is_named(written: int) -> None:
     with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
         wait_for(lambda: stack.has("heir", 1))
-        stack.on_heir("STOP REPLICA" if is_mysql() else "STOP SLAVE")
+        stack.on_heir("STOP SLAVE")
         stack.run("INSERT INTO shop.a VALUES (2)")
         stack.captured()
         taken = stack.record().gtid
