@@ -13,6 +13,7 @@ from pump_service.store.valuelog import ValueLog
 from pumphouse.model.tso import MAX_TSO
 
 _PART = 4096
+_PART_BYTES = 1 << 20  # of keys: a part is a message
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Transactions:
             ts, fids, offsets = self._index.columns(floor, MAX_TSO, _PART)
             if not len(ts):
                 break
-            part = Part()
+            part, size = Part(), 0
             for fid, offset in zip(fids.tolist(), offsets.tolist(), strict=True):
                 if fid < self._valuelog.first_fid:  # its deletion was lost with the machine
                     continue
@@ -71,6 +72,10 @@ class Transactions:
                     if meta.prewrite_key.startswith(prefix):
                         is_open = self._prewrites.is_open(meta.start_ts)
                         part.prewrites.append((meta.start_ts, meta.prewrite_key, is_open))
+                        size += len(meta.prewrite_key)
+                        if size >= _PART_BYTES:
+                            yield part
+                            part, size = Part(), 0
                 elif 0 != meta.commit_ts != meta.start_ts and (meta.start_ts, meta.commit_ts) not in kept_out:
                     part.commits.append((meta.start_ts, meta.commit_ts))
             yield part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,37 @@ def test_what_plain_sql_writes_reaches_a_target() -> None:
         stack.run("INSERT INTO sales (name) VALUES ('while it was down')", db="shop")
         stack.start_capture()
         stack.require_equal()
+
+
+@pytest.mark.row("Q2", "Q3")
+def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
+    """Statements that publish nothing are on no Pump: here those of a domain of its own, before one that is."""
+    with mariadb.directory_in_memory() as directory, captured_stack(directory, without=["shop.left_*"]) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
+        stack.begin()
+        stack.captured()
+        said = stack.record()
+        stack.run(
+            "SET gtid_domain_id = 7",
+            "CREATE TABLE shop.left_out (id INT PRIMARY KEY)",
+            "SET gtid_domain_id = 0",
+            "ALTER TABLE shop.a ADD COLUMN b INT NOT NULL DEFAULT 3",
+            "INSERT INTO shop.a VALUES (2, 5)",
+        )
+        stack.captured()
+        stack.kill_capture()
+        stack.lose_journal()
+        # As if it had been killed before it told the cluster of them.
+        told = {name: getattr(said, name) for name in ("gtid", "start_ts", "commit_ts", "moment", "transactions")}
+        stack.cluster.update_capture("main", lambda found: found and replace(found, **told))
+        stack.run(
+            "UPDATE shop.a SET b = 6 WHERE id = 2", "DROP TABLE shop.left_out", "INSERT INTO shop.a VALUES (3, 7)"
+        )
+        stack.start_capture()
+        stack.captured()
+        stack.snapshot()
+        stack.load()
+        assert [str(each) for each in stack.compared().differences if "left_out" not in str(each)] == []
 
 
 @pytest.mark.row("Q1", "Q2")

@@ -16,12 +16,12 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.capture.journal import Journal, Mark
 from pumphouse.capture.lease import Lease, Progress
 from pumphouse.capture.publish import Entry, Publisher
-from pumphouse.capture.recover import Recovery, key_of
+from pumphouse.capture.recover import Recovery, Written, key_of
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transactions import held_by
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, make_rollback
-from pumphouse.errors import CaptureRefused
+from pumphouse.errors import CaptureFenced, CaptureRefused
 from pumphouse.model.node import NodeKind
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.registry.file import FileCluster
@@ -68,7 +68,9 @@ class Capture:
         run_snapshot(self.archive, self.cluster, self.cluster.tso(), self.settings, NoJobHistory())
 
     def recover(self, said: CaptureRecord) -> str:
-        found = Recovery(self.cluster, self.archive, [], said, PREFIX, TlsSettings()).run(Flavor.MARIADB)
+        found = Recovery(self.cluster, self.archive, [], said, PREFIX, self.lease.held, TlsSettings()).run(
+            Flavor.MARIADB
+        )
         return str(found.gtids)
 
 
@@ -106,7 +108,7 @@ def test_an_old_prewrite_that_is_open_is_settled_by_what_was_decided_then(captur
     before = capture.journal.mark.start_ts
     pump, cluster = capture.pump, capture.cluster
     first = cluster.tso()
-    key = PREFIX + key_of(b"0-1-4", first, first, before)
+    key = PREFIX + key_of(b"0-1-4", first, first, before, 1)
     pump.write(make_prewrite(first, key, PrewriteValueBuilder(4).build()))  # a try that failed; its rollback is lost
     capture.publish(5)
     said = capture.say()
@@ -128,7 +130,7 @@ def test_a_commit_that_the_pump_keeps_out_is_named(capture: Capture) -> None:
     capture.publish(1)
     said = capture.say()
     start = capture.cluster.tso()
-    key = PREFIX + key_of(b"0-1-2", start, start, said.start_ts)
+    key = PREFIX + key_of(b"0-1-2", start, start, said.start_ts, 1)
     for each in (
         make_prewrite(start, key, PrewriteValueBuilder(2).build()),
         make_rollback(start, key),
@@ -147,3 +149,31 @@ def test_a_record_that_does_not_fit_what_the_pumps_have_is_named(capture: Captur
     capture.publish(3)
     with pytest.raises(CaptureRefused, match="does not come behind start ts"):
         capture.recover(replace(said, start_ts=said.start_ts + 1))
+
+
+@pytest.mark.row("Q2")
+def test_keys_lead_from_one_to_the_one_before(capture: Capture) -> None:
+    capture.publish(3)
+    capture.publish(2)
+    (node,) = capture.cluster.nodes(NodeKind.PUMP)
+    held = held_by(node, capture.cluster.cluster_id(), PREFIX, 0)
+    made = [Written.of(ts, key.removeprefix(PREFIX)) for ts, key in sorted(held.prewrites.items())]
+    assert [each.before for each in made] == [0, *(each.start_ts for each in made[:-1])]
+    assert [each.first for each in made] == [made[0].start_ts] * 3 + [made[3].start_ts] * 2
+    assert held.commits.keys() == held.prewrites.keys()
+
+
+@pytest.mark.row("Q2")
+def test_who_was_taken_over_settles_nothing(capture: Capture) -> None:
+    capture.publish(1)
+    said = capture.say()
+    start = capture.cluster.tso()
+    key = PREFIX + key_of(b"0-1-2", start, start, said.start_ts, 1)
+    capture.pump.write(make_prewrite(start, key, PrewriteValueBuilder(2).build()))
+    taken = Lease.take(capture.cluster, "main", source="", server="", dead=said.owner)
+    capture.lease.say(None)  # it hears of it
+    with pytest.raises(CaptureFenced):
+        capture.recover(said)
+    (node,) = capture.cluster.nodes(NodeKind.PUMP)
+    assert held_by(node, capture.cluster.cluster_id(), PREFIX, said.start_ts).open == {start}
+    taken.release(None)

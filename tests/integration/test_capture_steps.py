@@ -107,7 +107,7 @@ def test_killed_at_every_step_with_its_journal_lost_it_goes_on_from_the_pumps_an
             (said,) = cluster.captures()
             mark = Mark(gtid="0-1-0", moment=0.0, schema=1, transactions=0, start_ts=cluster.tso())
             if said.gtid:
-                found = Recovery(cluster, archive, [], said, PREFIX, TlsSettings()).run(Flavor.MARIADB)
+                found = Recovery(cluster, archive, [], said, PREFIX, lease.held, TlsSettings()).run(Flavor.MARIADB)
                 mark = replace(mark, gtid=str(found.gtids), start_ts=found.start_ts, commit_ts=found.commit_ts)
             Journal.begin(directory, {"capture": "main", "cluster_id": cluster.cluster_id()}, mark).close()
             lease.say(Progress(mark=mark))

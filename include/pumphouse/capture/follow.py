@@ -25,7 +25,7 @@ from pumphouse.capture.source.stream import open_stream
 from pumphouse.clock import Clock
 from pumphouse.errors import CaptureRefused, HistoryUnavailable, SourceFailed
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, SourceSettings
 
 log = structlog.get_logger()
 
@@ -65,15 +65,18 @@ class Follower:
         schema: Schema,
         schemas: Schemas,
         history: MysqlTableSource,
+        fits: Callable[[SourceSettings], None],
         stop: threading.Event,
         clock: Clock,
     ) -> None:
+        """``fits``: raises where a server that took the source's place cannot be captured."""
         self._settings = settings
         self._journal = journal
         self._publisher = publisher
         self._schema = schema
         self._schemas = schemas
         self._history = history
+        self._fits = fits
         self._stop = stop
         self._clock = clock
         self._flavor = flavor_of(schema.shadow.kind.version)
@@ -130,7 +133,10 @@ class Follower:
         while not self._stop.is_set():
             try:
                 source = find_primary(self._settings.source, capture)
-                server = require_goes_on(source, position, server)
+                there = require_goes_on(source, position, server)
+                if there != server:
+                    self._fits(source)
+                server = there
                 self._inbox.put(_Begins(server))
                 with open_stream(
                     source,

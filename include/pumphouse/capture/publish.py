@@ -92,7 +92,11 @@ class Publisher:
             return
         while True:
             starts = [self._client.cluster.tso() for _ in entries]
-            binlogs = [self._binlog(each, ts, starts[0]) for each, ts in zip(entries, starts, strict=True)]
+            before = [self._journal.mark.decided, *starts[:-1]]
+            binlogs = [
+                self._binlog(entry, ts, key_of(entry.name, ts, starts[0], last, mark.schema))
+                for entry, ts, last in zip(entries, starts, before, strict=True)
+            ]
             with self._lock:
                 self._open = frozenset(map(int, starts))
             failure = self._prewrite(binlogs)
@@ -134,10 +138,10 @@ class Publisher:
         mark = replace(mark, start_ts=int(binlogs[-1].start_ts), commit_ts=int(commits[-1]))
         self._journal.append(_decisions(binlogs, commits, jobs, self._prefix), mark)
         self._held()  # whoever was stopped meanwhile for longer than its lease sends nothing
-        with self._lock:
-            self._open = frozenset()
         if jobs:
             self._add_jobs(jobs)
+        with self._lock:  # no Pump is told of a job that is not in the history: it would be lost with the journal
+            self._open = frozenset()
         self.said = mark
         self._client.flush(_COMMITS_S)
         self._client.write_commits([(b.start_ts, b.commit(ts)) for b, ts in zip(binlogs, commits, strict=True)])
@@ -154,8 +158,8 @@ class Publisher:
         commit_ts = self._journal.outcome(start_ts)
         return ROLLED_BACK if commit_ts is None else committed(commit_ts)
 
-    def _binlog(self, entry: Entry, start_ts: Tso, first: Tso) -> TransactionBinlog:
-        key = self._prefix + key_of(entry.name, start_ts, first, self._journal.mark.decided)
+    def _binlog(self, entry: Entry, start_ts: Tso, name: bytes) -> TransactionBinlog:
+        key = self._prefix + name
         if entry.job is None:
             return TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=entry.value)
         return TransactionBinlog(

@@ -1,25 +1,27 @@
 """Where a capture goes on whose journal is lost: found again from the Pumps, the archive, the history and its record.
 
-The key of each P names the source's transaction, its group, and the group that was decided before (`key_of`). Groups
-are decided whole. A commit, wherever it is seen, says that its group was; from the last one on the links lead back
-through everything that was decided. What is open beside them was not decided, or nobody has seen it: it is rolled back
-and read again. Of what is open on them only the commit ts is lost. It lies between those of its neighbours, and nobody
-has seen it either: an open P holds the watermark of its Pump, and so every window.
+The key of each P names the source's transaction, its group, and the P before it (`key_of`). Groups are decided whole. A
+commit, wherever it is seen, says that its group was; from the last one on the links lead back through everything that
+was decided, one P after the other: one that is missing is named. What is open beside them was not decided, or nobody
+has seen it: it is rolled back and read again. Of what is open on them only the commit ts is lost. Behind all others a
+new one is as good: an open P holds the watermark of its Pump, and so every window. Between others there is none that
+nobody else has, and a Pump finds a binlog by its timestamp alone: that is refused.
 
 `judge` decides and writes nothing. The outcomes are durable on the Pumps before there is a new journal, so whoever is
-killed here finds the same again.
+killed here finds the same again: they are written in the source's order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import structlog
 
 from pumphouse.archive.archive import Archive
+from pumphouse.capture.journal import timestamps_went_back
 from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.client.transactions import Held, held_by, write_outcomes
 from pumphouse.codec.payload import make_commit, make_rollback, parse
@@ -34,19 +36,20 @@ log = structlog.get_logger()
 
 # What a start brings into the history: no transaction of the source.
 OF_A_START = "schema-"
-_NAME = re.compile(rb"([^#/@]+)(?:[#/]\d+)?@([0-9a-f]+)\.([0-9a-f]+)")
+_NAME = re.compile(rb"([^#/@]+)(?:[#/]\d+)?@([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)")
 
 
-def key_of(name: bytes, start_ts: int, first: int, before: int) -> bytes:
-    """A P's key without the capture's prefix: ``0-1-42@<group>.<before>``.
+def key_of(name: bytes, start_ts: int, first: int, before: int, schema: int) -> bytes:
+    """A P's key without the capture's prefix: ``0-1-42@<group>.<before>.<schema>``, numbers in hex.
 
     Args:
         name: the source's transaction, and where it is one of several pieces, ``#`` and which.
         start_ts: its own.
-        first: the first start ts of its group; written as the distance, in hex.
-        before: the last start ts of the group that was decided before, 0 = none; as the distance from ``first``.
+        first: the first start ts of its group; written as the distance.
+        before: the start ts before it, in its group or of what was decided before, 0 = none; written as the distance.
+        schema: number of the stored schema that holds once its group is decided.
     """
-    return b"%s@%x.%x" % (name, start_ts - first, first - before)
+    return b"%s@%x.%x.%x" % (name, start_ts - first, start_ts - before, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class Written:
     transaction: str
     first: int
     before: int
+    schema: int
     commit_ts: int = 0
     is_open: bool = False
 
@@ -66,12 +70,12 @@ class Written:
         match = _NAME.fullmatch(key)
         if match is None:
             raise _unknown(f"the key {key!r} says nothing of its group: an earlier version wrote it")
-        first = start_ts - int(match[2], 16)
         return cls(
             start_ts=start_ts,
             transaction=match[1].decode(),
-            first=first,
-            before=first - int(match[3], 16),
+            first=start_ts - int(match[2], 16),
+            before=start_ts - int(match[3], 16),
+            schema=int(match[4], 16),
             commit_ts=commit_ts,
             is_open=is_open,
         )
@@ -103,54 +107,50 @@ def judge(found: Iterable[Written], said: CaptureRecord) -> Verdict:
     there = {each.start_ts: each for each in found}
     if (last_said := there.get(said.start_ts)) is not None and not last_said.commit_ts:
         there[said.start_ts] = replace(last_said, commit_ts=said.commit_ts)
-    groups: dict[int, list[Written]] = {}
-    for start_ts in sorted(there):
-        groups.setdefault(there[start_ts].first, []).append(there[start_ts])
-    decided = _decided(there, groups, said)
-    dated = _dated(decided)
+    decided = _decided(there, said)
+    _require_known(decided)
     outcomes: dict[int, int | None] = {each.start_ts: 0 for each in there.values() if each.is_open}
-    outcomes |= {each.start_ts: each.commit_ts or None for each in dated if each.is_open}
-    return Verdict(decided=tuple(dated), outcomes=outcomes)
+    outcomes |= {each.start_ts: each.commit_ts or None for each in decided if each.is_open}
+    return Verdict(decided=tuple(decided), outcomes=outcomes)
 
 
-def _decided(
-    there: Mapping[int, Written], groups: Mapping[int, Sequence[Written]], said: CaptureRecord
-) -> list[Written]:
-    """The groups that the links lead to, in order, back to what the record says and to all that is open."""
+def _decided(there: Mapping[int, Written], said: CaptureRecord) -> list[Written]:
+    """What the links lead to, in order, back to what the record says and to all that is open."""
     at = max([said.start_ts, *(each.start_ts for each in there.values() if each.commit_ts)])
+    if at > said.start_ts:  # the record's is the last of its group
+        at = max(each.start_ts for each in there.values() if each.first == there[at].first)
     lowest = min((each.start_ts for each in there.values() if each.is_open), default=said.start_ts + 1)
-    out: list[Sequence[Written]] = []
+    out: list[Written] = []
     while at > said.start_ts or (at >= lowest and said.commit_ts):
         if (link := there.get(at)) is None:
             raise _contradicts(f"start ts {at} was decided, and neither a Pump nor the archive has its prewrite")
-        out.append(groups[link.first])
+        if not (link.commit_ts or link.is_open):
+            raise _contradicts(f"start ts {at} was decided, and its Pump has it as rolled back")
+        out.append(link)
         if link.before < said.start_ts < at and link.before:
             raise _contradicts(f"what was decided last does not come behind start ts {said.start_ts} of the record")
         at = link.before
-    on_it = {each.start_ts for group in out for each in group}
+    on_it = {each.start_ts for each in out}
     for each in there.values():
         if each.commit_ts and each.start_ts > said.start_ts and each.start_ts not in on_it:
             raise _contradicts(f"start ts {each.start_ts} is committed, and nothing that was decided leads there")
-    return [each for group in reversed(out) for each in group]
-
-
-def _dated(decided: Sequence[Written]) -> list[Written]:
-    """With the commit ts that are lost: the last ones before the next that is known; 0 behind all that are."""
-    out: list[Written] = []
-    bound = 0
-    for each in reversed(decided):
-        bound = each.commit_ts or (bound - 1 if bound else 0)
-        out.append(replace(each, commit_ts=bound))
     out.reverse()
-    for before, after in pairwise(each for each in out if each.commit_ts):
-        if after.commit_ts <= before.commit_ts:
+    return out
+
+
+def _require_known(decided: Sequence[Written]) -> None:
+    """CaptureRefused where a commit ts is lost and a later one is not: none that is made up would be nobody else's."""
+    for before, after in pairwise(decided):
+        if after.commit_ts and not before.commit_ts:
+            raise _unknown(
+                f"{before.transaction} (start ts {before.start_ts}) was decided and its Pump never got its commit; its "
+                f"commit ts, below {after.commit_ts}, was in the journal alone"
+            )
+        if after.commit_ts and after.commit_ts <= before.commit_ts:
             raise _contradicts(
                 f"{after.transaction} comes behind {before.transaction}, and its commit ts {after.commit_ts} is not "
                 f"above {before.commit_ts}"
             )
-    if wrong := next((each for each in out if 0 < each.commit_ts <= each.start_ts), None):
-        raise _contradicts(f"{wrong.transaction} has no room for a commit ts above its start ts")
-    return out
 
 
 def position_of(decided: Sequence[Written], said: CaptureRecord, flavor: Flavor) -> GtidSet:
@@ -163,18 +163,20 @@ def position_of(decided: Sequence[Written], said: CaptureRecord, flavor: Flavor)
 class Recovered:
     """Where to go on.
 
-    ``start_ts``, ``commit_ts``: of the last transaction that is decided. ``anew``: as the journal's mark has it.
+    ``start_ts``, ``commit_ts``: of the last transaction that is decided. ``schema``: number of the stored schema that
+    holds behind it; 0 = nothing was decided since the record was written. ``anew``: as the journal's mark has it.
     """
 
     gtids: GtidSet
     transactions: int
     start_ts: int
     commit_ts: int
+    schema: int
     anew: bool
 
 
 class Recovery:
-    """Finds a capture's position again. The caller holds the capture's lease.
+    """Finds a capture's position again.
 
     Args:
         cluster: where the Pumps are.
@@ -182,6 +184,7 @@ class Recovery:
         jobs: of the history.
         said: the capture's record.
         prefix: of the keys.
+        held: raises CaptureFenced where this process does not run the capture any more.
         tls: certificates.
     """
 
@@ -192,6 +195,7 @@ class Recovery:
         jobs: Sequence[Job],
         said: CaptureRecord,
         prefix: bytes,
+        held: Callable[[], None],
         tls: TlsSettings,
     ) -> None:
         self._cluster = cluster
@@ -199,6 +203,7 @@ class Recovery:
         self._jobs = jobs
         self._said = said
         self._prefix = prefix
+        self._lease_held = held
         self._tls = tls
 
     def run(self, flavor: Flavor) -> Recovered:
@@ -206,6 +211,7 @@ class Recovery:
 
         Raises:
             CaptureRefused: something that is needed to know is missing, or what is there contradicts itself.
+            CaptureFenced: another process runs this capture by now; what it decided is not touched.
             BinlogError: a Pump, the cluster or the archive does not answer.
         """
         pumps = self._pumps()
@@ -214,15 +220,11 @@ class Recovery:
         found = self._joined(held, self._archived(held, floor), floor)
         verdict = judge(found, self._said)
         self._require_unseen(verdict)
+        now, newest = self._cluster.tso(), max([0, *(max(each.start_ts, each.commit_ts) for each in found)])
+        if now <= newest:
+            raise timestamps_went_back(now, newest)
         fresh = {start_ts: self._cluster.tso() for start_ts, ts in sorted(verdict.outcomes.items()) if ts is None}
-        for each in held:
-            outcomes = {}
-            for start_ts in sorted(each.open):
-                ts, key = verdict.outcomes[start_ts], each.prewrites[start_ts]
-                ts = fresh[start_ts] if ts is None else ts
-                outcomes[Tso(start_ts)] = make_commit(start_ts, ts, key) if ts else make_rollback(start_ts, key)
-            if outcomes:
-                write_outcomes(pumps[each.node_id], self._cluster.cluster_id(), outcomes, self._tls)
+        self._settle(pumps, held, {**verdict.outcomes, **fresh})
         decided = [replace(each, commit_ts=fresh.get(each.start_ts, each.commit_ts)) for each in verdict.decided]
         since = [each for each in decided if each.start_ts > self._said.start_ts]
         last = since[-1] if since else None
@@ -238,11 +240,25 @@ class Recovery:
         begun = any(each.transaction.startswith(OF_A_START) for each in since)
         return Recovered(
             gtids=gtids,
-            transactions=self._said.transactions + len(since),
+            transactions=self._said.transactions + len({each.transaction for each in since}),
             start_ts=last.start_ts if last else self._said.start_ts,
             commit_ts=last.commit_ts if last else self._said.commit_ts,
+            schema=last.schema if last else 0,
             anew=self._said.anew and not begun,
         )
+
+    def _settle(
+        self, pumps: Mapping[str, NodeStatus], held: Sequence[Held], outcomes: Mapping[int, int | None]
+    ) -> None:
+        """Write outcomes in order: of those with a new commit ts, none is ever there without the ones before it."""
+        found = sorted((start_ts, each.node_id, each.prewrites[start_ts]) for each in held for start_ts in each.open)
+        for node_id, some in groupby(found, lambda one: one[1]):
+            payloads = {}
+            for start_ts, _, key in some:
+                ts = outcomes[start_ts]
+                payloads[Tso(start_ts)] = make_commit(start_ts, ts, key) if ts else make_rollback(start_ts, key)
+            self._lease_held()
+            write_outcomes(pumps[node_id], self._cluster.cluster_id(), payloads, self._tls)
 
     def _pumps(self) -> dict[str, NodeStatus]:
         """Those that are asked; CaptureRefused where one cannot be."""

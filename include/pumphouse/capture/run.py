@@ -50,7 +50,7 @@ from pumphouse.schema.ident import qualified
 from pumphouse.schema_import.changes import Known
 from pumphouse.schema_import.columns import Raw
 from pumphouse.schema_import.write import HistoryTable
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, SourceSettings
 
 log = structlog.get_logger()
 
@@ -182,7 +182,15 @@ class _Run:
         self._lease.keep(self.progress, lambda said: self._let_go(journal, said))
         self._reconcile(schema, publisher, journal.mark)
         self._follower = Follower(
-            self._configured, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
+            self._configured,
+            journal,
+            publisher,
+            schema,
+            self._schemas,
+            self._history,
+            self._require_fit,
+            self._stop,
+            self._clock,
         )
         log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
         return self._follower
@@ -244,14 +252,18 @@ class _Run:
         archive = Archive.open(self._settings.archive, self._cluster.cluster_id())
         jobs = list(self._history.jobs()) if self._has_table() else []
         try:
-            found = Recovery(self._cluster, archive, jobs, said, self._prefix, self._settings.tls).run(flavor)
+            found = Recovery(
+                self._cluster, archive, jobs, said, self._prefix, self._lease.held, self._settings.tls
+            ).run(flavor)
         except CaptureRefused as error:
             raise error.rebuild(f"{lost}: {error.message}", error.hint or hint, error.facts) from error
-        number = self._schemas.at(found.gtids)
-        if number is None:
+        number = found.schema or self._schemas.at(found.gtids)
+        passed = None if number is None else self._schemas.position(number)
+        if number is None or passed is None:
             raise CaptureRefused(f"{lost}, and no stored schema is as old as {found.gtids}", hint=hint)
         return Mark(
-            gtid=str(found.gtids),
+            # Statements that publish nothing are on no Pump: what the schema says was passed before its rows.
+            gtid=str(GtidSet.parse(f"{found.gtids},{passed}", flavor)),
             moment=said.moment,
             schema=number,
             transactions=found.transactions,
@@ -280,6 +292,13 @@ class _Run:
 
     def _picture(self) -> Picture:
         return take_picture(self._settings, self._stop, self._clock)
+
+    def _require_fit(self, source: SourceSettings) -> None:
+        """ConfigError where a server that took the source's place cannot be captured, or is a target."""
+        settings = self._settings.model_copy(update={"source": source})
+        require_no_target(source, settings.target_sections)
+        with session(source) as connection:
+            _require_fit(connection, settings, self._own)
 
     def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark) -> None:
         """The history says what the source has; where rows came before the capture, that too."""

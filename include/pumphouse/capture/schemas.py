@@ -2,9 +2,9 @@
 
     <history's table>_shadow (capture, number, gtid, shadow)   the whole schema after the number-th change
 
-The journal says which number counts, and ``gtid`` the source's position behind the change: a capture that has lost its
-journal finds its schema by it. The shadow is built from it at each start. It is more than the DDL jobs say: foreign
-keys, engines and FULLTEXT indexes are in it, as later statements may name them.
+The journal says which number counts, and so does the key of each P; ``gtid`` is the source's position behind the
+change: a capture that has lost its journal finds its schema by them. The shadow is built from it at each start. It is
+more than the DDL jobs say: foreign keys, engines and FULLTEXT indexes are in it, as later statements may name them.
 """
 
 from __future__ import annotations
@@ -146,6 +146,11 @@ class Schemas:
         return next(
             (int(number) for number, text in found if gtids.covers(GtidSet.parse(str(text), gtids.flavor))), None
         )
+
+    def position(self, number: int) -> str | None:
+        """What of the source was passed when its rows began; None where it is not there."""
+        rows = self._select("gtid", "AND number = %s", number)
+        return str(rows[0][0]) if rows else None
 
     def drop_before(self, number: int) -> None:
         """Remove older ones, which nothing names any more."""

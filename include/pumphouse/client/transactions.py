@@ -55,7 +55,6 @@ def held_by(pump: NodeStatus, cluster_id: int, prefix: bytes, above: int, tls: T
         PumpError: it knows no such question, or refuses it.
     """
     out = Held(node_id=pump.node_id, above=above)
-    commits: dict[int, int] = {}
     whole = False
     request = TransactionsRequest(cluster_id=cluster_id, key_prefix=prefix, above=above)
     with open_channel(pump.host, tls) as channel:
@@ -65,7 +64,10 @@ def held_by(pump: NodeStatus, cluster_id: int, prefix: bytes, above: int, tls: T
                     out.prewrites[each.start_ts] = each.prewrite_key
                     if each.open:
                         out.open.add(each.start_ts)
-                commits.update((each.start_ts, each.commit_ts) for each in part.commits)
+                # A P comes before its C, and those of others are as many as there are.
+                out.commits.update(
+                    (each.start_ts, each.commit_ts) for each in part.commits if each.start_ts in out.prewrites
+                )
                 if part.last:
                     whole = True
                     out.above, out.gc_point = part.above, part.gc_point
@@ -74,7 +76,6 @@ def held_by(pump: NodeStatus, cluster_id: int, prefix: bytes, above: int, tls: T
             raise from_rpc_error(error, peer=pump.node_id) from error
     if not whole:
         raise PumpUnavailable(f"Pump {pump.node_id} ended its answer too early", node_id=pump.node_id)
-    out.commits = {start_ts: ts for start_ts, ts in commits.items() if start_ts in out.prewrites}
     out.open -= out.commits.keys()
     return out
 
