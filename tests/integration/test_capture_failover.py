@@ -172,3 +172,18 @@ def test_what_only_the_dead_primary_had_is_named(written: int) -> None:
         stack.snapshot()
         restore.run(stack.read_settings, dry_run=False)
         assert stack.compared("restore").differences == []
+
+
+def test_a_server_that_was_promoted_and_does_not_log_whole_rows_is_refused() -> None:
+    with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
+        wait_for(lambda: stack.has("heir", 1))
+        stack.captured()
+        stack.supervisor.kill("source")
+        stack.on_heir("SET GLOBAL binlog_row_image = MINIMAL")
+        stack.promote()
+        wait_for(lambda: not stack.supervisor.alive(NAME))
+        assert "binlog_row_image is MINIMAL" in stack.record().reason
+        stack.on_heir("SET GLOBAL binlog_row_image = FULL")
+        stack.run("INSERT INTO shop.a VALUES (2)")
+        stack.start_capture()
+        stack.require_equal()
