@@ -147,7 +147,7 @@ class _Run:
         """Everything up to the first byte of the binlog."""
         capture = self._settings.capture
         directory = capture.directory
-        self._schemas = Schemas(self._history, capture.id)
+        self._schemas = Schemas(self._history, capture.id, self._lease.held)
         self._schemas.create()
         self._prefix = f"capture/{capture.id}/".encode()
         journal = self._journal = self._open(directory, anew=anew)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -89,11 +89,15 @@ class StoredSchema:
 
 
 class Schemas:
-    """The stored schemas of one capture. HistoryUnavailable where the history's server does not answer."""
+    """The stored schemas of one capture. HistoryUnavailable where the history's server does not answer.
 
-    def __init__(self, history: MysqlTableSource, capture_id: str) -> None:
+    ``held``: raises CaptureFenced where another process runs it by now, whose schemas these are then.
+    """
+
+    def __init__(self, history: MysqlTableSource, capture_id: str, held: Callable[[], None]) -> None:
         self._history = history
         self._capture = capture_id
+        self._held = held
         self._name = qualified(history.schema, f"{history.table}{_SUFFIX}")
 
     def create(self) -> None:
@@ -115,6 +119,7 @@ class Schemas:
     def save(self, number: int, gtid: str, schema: StoredSchema) -> None:
         """Write one; the journal names it afterwards, or never: the same number may be written again."""
         data = zlib.compress(schema.to_json(), 6)
+        self._held()
         with self._history.session() as connection, connection.cursor() as cursor:
             cursor.execute(
                 f"REPLACE INTO {self._name} VALUES (%s, %s, %s, _binary %s)",  # noqa: S608
