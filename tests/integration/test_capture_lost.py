@@ -177,3 +177,18 @@ def test_who_was_taken_over_settles_nothing(capture: Capture) -> None:
     (node,) = capture.cluster.nodes(NodeKind.PUMP)
     assert held_by(node, capture.cluster.cluster_id(), PREFIX, said.start_ts).open == {start}
     taken.release(None)
+
+
+@pytest.mark.row("Q2")
+def test_the_record_says_what_is_committed_on_the_pumps(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position that it tells, and a commit ts that no Pump got, would leave a hole once the journal is lost."""
+    capture.publish(1)
+    assert capture.publisher.said.gtid == "0-1-1"
+    with monkeypatch.context() as patch:
+        patch.setattr(capture.client, "write_commits", lambda _: None)  # queued, and not sent yet
+        patch.setattr(capture.client, "flush", lambda timeout_s: timeout_s > 0)
+        capture.publish(2)
+        assert capture.publisher.said.gtid == "0-1-1"
+        capture.lease.say(Progress(mark=capture.publisher.said))
+    (said,) = capture.cluster.captures()
+    assert capture.recover(said) == "0-1-1"

@@ -107,6 +107,7 @@ class Follower:
                     continue
                 self._take(item)
             self._flush(always=True)
+            self._publisher.flush()
         finally:
             self._stop.set()
             self._inbox.close()

@@ -74,8 +74,7 @@ class Publisher:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: frozenset[int] = frozenset()
-        # How far everybody may be told that it is: what is in the history is not lost with the journal.
-        self.said = journal.mark
+        self._done = self._told = journal.mark
 
     def publish(self, entries: Sequence[Entry], mark: Mark) -> None:
         """Bring entries, in this order, and with them the mark: durable on Pumps and decided on return.
@@ -88,7 +87,7 @@ class Publisher:
         if not entries:
             self._held()
             self._journal.append(NOTHING, mark)
-            self.said = mark
+            self._done = mark
             return
         while True:
             starts = [self._client.cluster.tso() for _ in entries]
@@ -117,6 +116,22 @@ class Publisher:
         commits = [self._client.cluster.tso() for _ in entries]
         self._decide(entries, binlogs, commits, mark)
 
+    @property
+    def said(self) -> Mark:
+        """How far everybody may be told that it is: its jobs are in the history, and its Cs on the Pumps.
+
+        Neither is lost with the journal then.
+        """
+        with self._lock:
+            done = self._done
+            if self._client.flush(0):
+                self._told = done
+            return self._told
+
+    def flush(self) -> None:
+        """Wait until the Cs are answered, for some seconds."""
+        self._client.flush(_COMMITS_S)
+
     def _prewrite(self, binlogs: Sequence[TransactionBinlog]) -> BinlogError | None:
         try:
             outcomes = self._client.write_prewrites([(each.start_ts, each.prewrite()) for each in binlogs])
@@ -142,9 +157,11 @@ class Publisher:
             self._add_jobs(jobs)
         with self._lock:  # no Pump is told of a job that is not in the history: it would be lost with the journal
             self._open = frozenset()
-        self.said = mark
-        self._client.flush(_COMMITS_S)
+        self.flush()
+        with self._lock:
+            self._told = self._done  # without them, too: a Pump that is away holds back nobody who waits
         self._client.write_commits([(b.start_ts, b.commit(ts)) for b, ts in zip(binlogs, commits, strict=True)])
+        self._done = mark
 
     def answer(self, start_ts: Tso, key: bytes, decide: bool) -> Outcome:
         """What became of a transaction, for a Pump (`ResolverServer`).
