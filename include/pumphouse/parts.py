@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive, clusters_at
 from pumphouse.archive.moments import moment_before
 from pumphouse.clock import SYSTEM_CLOCK
@@ -78,8 +79,11 @@ class Parts:
             raise ConfigError(
                 f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "
                 f"{Archive.told(settings, others)}",
-                hint="is cluster.url right? Without it, the archive is read whatever its cluster is; "
-                "`pumphouse archive init` begins one",
+                hint=(
+                    "is cluster.url right? Without it, the archive is read whatever its cluster is; ",
+                    Do.BEGIN_ARCHIVE,
+                    " begins one",
+                ),
                 missing=True,
             )
         return archive

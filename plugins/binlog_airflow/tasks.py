@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from binlog_airflow import said, xcom
-from binlog_airflow.hooks import RESTORE_TARGET, SOURCE, settings_from
+from binlog_airflow.advice import SOURCE
+from binlog_airflow.hooks import RESTORE_TARGET, settings_from
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
+from pumphouse.advice import TARGET, Do, Restore, command_line
 from pumphouse.errors import (
     ConfigError,
     CorruptionError,
@@ -30,6 +32,7 @@ from pumphouse.errors import (
     RestoreError,
     TargetAhead,
     UsageError,
+    naming,
 )
 from pumphouse.model import tso
 from pumphouse.settings import DOWNSTREAM
@@ -64,6 +67,11 @@ def _history(parts: Parts) -> JobSource:
             "the cluster connection names no DDL history", hint="set `history` in the extra of pumphouse_cluster"
         )
     return parts.history
+
+
+def _naming(conn_id: str) -> AbstractContextManager[None]:
+    """Errors advise for the target of that connection; the ordinary one is [target]."""
+    return naming(TARGET if conn_id == DOWNSTREAM else conn_id)
 
 
 def plan_window(until: datetime | None) -> dict[str, Any] | None:
@@ -164,7 +172,8 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     from pumphouse.runs import load
 
     settings = settings_from(downstream=conn_id)
-    done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
+    with _naming(conn_id):
+        done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
     _say(said.loaded(done))
     return xcom.bounded(done.to_dict())
 
@@ -236,7 +245,7 @@ def verify_archive(*, full: bool) -> dict[str, Any]:
         first = report.problems[0]
         raise CorruptionError(
             f"{len(report.problems)} things are wrong with the archive, the first: {first.key}: {first.what}",
-            hint="nothing expires before that is mended: pumphouse archive verify lists everything",
+            hint=("nothing expires before that is mended: ", command_line(Do.VERIFY), " lists everything"),
             path=first.key,
         )
     return xcom.bounded(report.to_dict())
@@ -561,19 +570,21 @@ def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -
     if found is None:
         raise GapError(
             f"target {target!r} has no checkpoint to go on from",
-            hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
+            hint=("restore it first: ", Restore()),
         )
     checkpoint = found.ts
     if checkpoint > stop:
         raise TargetAhead(
             f"the target stands at {tso.show(checkpoint)}, beyond the stop {tso.show(stop)}",
-            hint="restore it to a moment before the stop: DAG binlog_restore",
+            hint=("restore it to a moment before the stop: ", Restore()),
             checkpoint=checkpoint,
             archive_end=stop,
         )
     if checkpoint >= upto and found.state is state.TargetState.READY:
         _say(f"nothing to do: the target is at {tso.show(checkpoint)} already")
         return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
-    done = load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told())
+    target_of_loads, task = settings.target, settings.load.task
+    with _naming(target):
+        done = load.run(settings, target=target_of_loads, task=task, to=upto, run_id=run_id, progress=Told())
     _say(said.loaded(done))
     return xcom.bounded(done.to_dict())

@@ -12,6 +12,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from pumphouse.advice import Do, Dump, saying
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
@@ -111,8 +112,10 @@ class Archive:
                 rules = "".join(f"; {each}" for each in self.store.losing(layout.GENESIS))
                 raise ConfigError(
                     f"there is no archive of cluster {self.cluster_id} at {self.url}{rules}",
-                    hint="is archive.root right? `pumphouse archive init` begins an archive, and puts a genesis.json "
-                    "that is lost back",
+                    hint=saying(
+                        "is archive.root right? {} begins an archive, and puts a genesis.json that is lost back",
+                        Do.BEGIN_ARCHIVE,
+                    ),
                     missing=True,
                 ) from error
             genesis = Genesis.from_json(layout.GENESIS, data)
@@ -213,7 +216,7 @@ class Archive:
             raise ConfigError(
                 f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(after)} to {show(upto)}"
                 f"{kept.aside(after)}",
-                hint="pumphouse archive ls",
+                hint=Do.LIST_BASES,
                 have_from=kept.start,
                 have_to=end,
             )
@@ -318,7 +321,7 @@ class Archive:
             UnsafeStore: the store honours no conditional puts.
         """
         what = "dump" if base.folded is None else "fold"
-        again = "begin anew: pumphouse archive " + ("dump" if base.folded is None else "base")
+        again = ("begin anew: ", Dump() if base.folded is None else Do.FOLD)
         try:
             self.store.size(begun)
         except ObjectNotFound as error:

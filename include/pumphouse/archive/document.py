@@ -12,15 +12,16 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pumphouse.advice import Do, Hint, Part, joined
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
-LISTS_ALL = "pumphouse archive verify lists everything that is wrong"
+LISTS_ALL: Hint = (Do.VERIFY, " lists everything that is wrong")
 _WITHOUT_DIGEST = 1
-_PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
+PUT_BACK = joined("put it back from a copy of the archive", LISTS_ALL)
 _LOOKS_SEALED = re.compile(rb',\n  "sha256": "[0-9a-f]{64}"\n}\n')
 
 
@@ -36,7 +37,9 @@ def dump(kind: str, fields: dict[str, Any]) -> bytes:
     return body + _seal(body)
 
 
-def parse(key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: str = _PUT_BACK) -> T:
+def parse(
+    key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: Part | Hint = PUT_BACK
+) -> T:
     """Read one document; BadManifest names the object, what is wrong with it and the ``remedy``."""
     body, end = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     sealed = end == _seal(body)
@@ -71,5 +74,5 @@ def _seal(body: bytes) -> bytes:
 _SEAL_BYTES = len(_seal(b""))
 
 
-def _refused(key: str, what: str, reason: str, hint: str) -> BadManifest:
+def _refused(key: str, what: str, reason: str, hint: Part | Hint) -> BadManifest:
     return BadManifest(f"{key} {what}", hint=hint, path=key, offset=0, reason=reason)

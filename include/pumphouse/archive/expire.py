@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseBegun
@@ -39,7 +40,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectInfo
-from pumphouse.settings import Settings
+from pumphouse.sections import ExpirySections
 
 log = structlog.get_logger()
 
@@ -101,7 +102,7 @@ class ExpireReport:
 
 def expire(
     archive: Archive,
-    settings: Settings,
+    settings: ExpirySections,
     policy: Policy,
     holds: Sequence[Hold],
     *,
@@ -154,7 +155,7 @@ def expire(
 
 
 def delete_orphans(
-    archive: Archive, settings: Settings, *, tick: Tick = lambda _done, _total: None
+    archive: Archive, settings: ExpirySections, *, tick: Tick = lambda _done, _total: None
 ) -> tuple[Waste, ...]:
     """Delete what no document names and no task that runs can name any more; nothing else, and the range stays.
 
@@ -196,7 +197,7 @@ def _moved(
     if shown is not None and not _within(expiry, shown):
         raise _MoreThanShown(
             "more would expire by now than was shown: a dump or a target went on meanwhile; nothing was deleted",
-            hint="look again: pumphouse archive expire --dry-run",
+            hint=("look again: ", Do.SHOW_EXPIRY),
         )
     require_whole(run.archive.store, run.listed, _kept_after(run, expiry).named(run.archive))
     if not dry_run:
@@ -214,7 +215,7 @@ def _within(expiry: Expiry, shown: ExpireReport) -> bool:
 class _Run:
     """One look: what is listed, then what is kept; BadManifest where the dump is lost that the range begins from."""
 
-    def __init__(self, archive: Archive, settings: Settings) -> None:
+    def __init__(self, archive: Archive, settings: ExpirySections) -> None:
         self.archive = archive
         self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
         self._now_s = store_now(archive)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pumphouse.archive.document import LISTS_ALL, dump, parse
+from pumphouse.advice import Do, Hint
+from pumphouse.archive.document import PUT_BACK, dump, parse
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import GENESIS, HEAD, window_start
 from pumphouse.archive.manifest import Manifest
@@ -17,8 +18,7 @@ from pumphouse.errors import BadManifest, CorruptionError
 from pumphouse.model import strict
 
 KIND = "head"
-_WRITTEN_AGAIN = "pumphouse snapshot writes it again"
-_PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
+_WRITTEN_AGAIN: Hint = (Do.SNAPSHOT, " writes it again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Head:
         def read(value: dict[str, Any]) -> Head:
             return cls(manifest=strict.text(value["manifest"]), manifest_sha256=strict.text(value["manifest_sha256"]))
 
-        remedy = f"delete it, {_WRITTEN_AGAIN}"
+        remedy = ("delete it, ", *_WRITTEN_AGAIN)
         head = parse(HEAD, data, KIND, read, remedy=remedy)
         try:
             if head.manifest != GENESIS:
@@ -63,12 +63,12 @@ class Head:
         if found is None:
             raise BadManifest(
                 f"{self.manifest} is named by HEAD and is not there: the archive's end was cut off",
-                hint=_PUT_BACK, path=self.manifest, offset=0, reason="missing",
+                hint=PUT_BACK, path=self.manifest, offset=0, reason="missing",
             )  # fmt: skip
         if self.manifest_sha256 != found.sha256:
             raise BadManifest(
                 f"{self.manifest} has the digest {found.sha256}, HEAD says {self.manifest_sha256}",
-                hint=_PUT_BACK, path=self.manifest, offset=0, reason="sha256",
+                hint=PUT_BACK, path=self.manifest, offset=0, reason="sha256",
             )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import structlog
 
+from pumphouse.advice import Do, Hint
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import PROOFS, proof_key
@@ -26,7 +27,7 @@ KIND = "proof"
 DRILL = "drill"
 MODULUS = 1 << 64
 _LATEST = 16
-_REMEDY = "delete it, then prove again: pumphouse archive prove"
+_REMEDY: Hint = ("delete it, then prove again: ", Do.PROVE)
 
 
 class Outcome(StrEnum):

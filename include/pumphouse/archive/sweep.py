@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun
@@ -139,7 +140,7 @@ def require_whole(store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[
             what = "is not there" if have is None else f"has {have} bytes, and not {size}"
             raise BadManifest(
                 f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
-                hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
+                hint=KEEP if rules else ("put it back from a copy of the archive; ", Do.VERIFY_NAMES),
                 path=key,
                 offset=0,
                 reason="missing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse.advice import Do, Hint
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import VERIFIED
@@ -13,7 +14,7 @@ from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 KIND = "verified"
-AGAIN = "delete it: the next `pumphouse archive verify` writes it again"
+AGAIN: Hint = ("delete it: the next ", Do.VERIFY, " writes it again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

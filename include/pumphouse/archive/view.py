@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pumphouse.advice import Do, Restore
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
@@ -103,7 +104,7 @@ class ArchiveView:
         for base in self.bases:
             if base.ts == ts:
                 return base
-        raise ConfigError(f"the archive has no dump of {show(ts)}", hint="pumphouse archive ls", ts=ts)
+        raise ConfigError(f"the archive has no dump of {show(ts)}", hint=Do.LIST_BASES, ts=ts)
 
     def recovered(self, base: Base, to: Tso) -> bool:
         """Whether a table comes back in (base, to] that was dropped before the dump, which so lacks its rows."""
@@ -122,7 +123,7 @@ class ArchiveView:
             raise ConfigError(
                 f"this run sees the archive from {show(self.start)} to {show(self.reach)}, asked for {show(after)} to "
                 f"{show(upto)}{self.kept.aside(after)}",
-                hint="pumphouse archive ls",
+                hint=Do.LIST_BASES,
                 have_from=self.start,
                 have_to=self.reach,
             )
@@ -237,6 +238,6 @@ def _up_to(windows: Sequence[Manifest], kept: Range, end: Tso | None) -> tuple[M
     if end is not None and have != end:
         raise ConfigError(
             f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",
-            hint="plan again: pumphouse restore --to … --dry-run",
+            hint=("plan again: ", Restore(dry_run=True)),
         )
     return seen

@@ -224,12 +224,12 @@ def _answers(shown: str, *, addressed: bool) -> Iterator[None]:
     try:
         yield
     except AccessDenied as error:
-        error.hint = "check the users and passwords of --source and --target"
+        error.advice = ("check the users and passwords of --source and --target",)
         raise
     except ConfigError as error:
         if addressed:
-            error.hint += (
-                "; an address has no such settings: write the server into [source], [target] or [restore_target] (of "
+            error.add_hint(
+                "an address has no such settings: write the server into [source], [target] or [restore_target] (of "
                 "another file: --config), and name that section"
             )
         raise

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.load import naming, print_losses
+from pumphouse.commands.load import print_losses
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.restore import aimed
-from pumphouse.errors import UsageError
+from pumphouse.errors import UsageError, naming
 from pumphouse.model.tso import Tso, show
 from pumphouse.progress import bar
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import click
 
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.moments import read_time
-from pumphouse.errors import BinlogError, UsageError
+from pumphouse.errors import UsageError, naming
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import RESYNC
@@ -109,24 +106,6 @@ def load(
         print_load(report, target)
     if report.parked:
         raise SystemExit(NOT_WHOLE)
-
-
-@contextmanager
-def naming(target: str) -> Iterator[None]:
-    """What an error says to type is for this target; libraries know of one, [target]."""
-    try:
-        yield
-    except BinlogError as error:
-        if target != "target":
-            for said, meant in (
-                ("pumphouse load", f"pumphouse load --target {target}"),
-                ("--into target", f"--into {target}"),
-                ("load.rules", f"targets.{target}.rules"),
-                ("[target]", f"[targets.{target}]"),
-            ):
-                error.hint = error.hint.replace(said, meant)
-            error.hint = re.sub(r"\btarget\.schema_name", f"targets.{target}.schema_name", error.hint)
-        raise
 
 
 def print_load(report: LoadReport, target: str) -> None:

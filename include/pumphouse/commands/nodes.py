@@ -303,5 +303,5 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
             stands.append(ask(shown, target, settings.load.task, cluster_id))
         else:
             why = "it has no section [targets.…]: a connection that Airflow alone knows"
-            stands.append(Stand(name=name, unknown=why, hint="airflow dags trigger pump_gc"))
+            stands.append(Stand(name=name, unknown=why, hint=("airflow dags trigger pump_gc",)))
     return publish(Archive.open(settings.archive, cluster_id), cluster, stands)

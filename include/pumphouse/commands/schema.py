@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from pumphouse.advice import worded
 from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import read_time
@@ -119,7 +120,7 @@ def import_command(
         click.echo(f"job {job_id} {kind}: {query}")
     for table in report.unlogged:
         click.echo(
-            f"{table} has rows already, which no binlog has: a load stops there. To go on, {anew_hint(table)}",
+            f"{table} has rows already, which no binlog has: a load stops there. To go on, {worded(anew_hint(table))}",
             err=True,
         )
     did = "would be written" if dry_run else "written"

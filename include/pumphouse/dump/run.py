@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from pumphouse.advice import Dump, Hint, ImportSchema, Rule, ShowSchema, command_line, saying
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
@@ -32,7 +33,6 @@ from pumphouse.dump.source import TableChanged, execute, require_binlogs, requir
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
-from pumphouse.loader.rules import rule_text
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, physical_ms, show
@@ -41,7 +41,7 @@ from pumphouse.registry.base import Cluster, KeepsReadable
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.history import JobSource, MysqlTableSource
 from pumphouse.schema.versions import TableVersion
-from pumphouse.settings import Settings
+from pumphouse.sections import DumpSections, SnapshotSections
 
 log = structlog.get_logger()
 
@@ -105,7 +105,8 @@ class DumpReport:
         if self.unknown:
             more = f" and {len(self.unknown) - _SHOWN} more" if len(self.unknown) > _SHOWN else ""
             names = ", ".join(self.unknown[:_SHOWN]) + more
-            said += f"; NOT in it, because schema.history does not know them (`pumphouse schema import`): {names}"
+            known_by = command_line(ImportSchema())
+            said += f"; NOT in it, because schema.history does not know them ({known_by}): {names}"
         if self.objects:
             said += f"; kept as text beside it, because no copy gets them: {self.objects}"
         if self.unseen:
@@ -118,7 +119,7 @@ def take_dump(
     archive: Archive,
     cluster: Cluster,
     history: JobSource | None,
-    settings: Settings,
+    settings: DumpSections,
     *,
     tables: Sequence[str] | None = None,
     progress: Progress = silent,
@@ -154,7 +155,7 @@ class _Dump:
         archive: Archive,
         cluster: Cluster,
         history: JobSource | None,
-        settings: Settings,
+        settings: DumpSections,
         progress: Progress,
         clock: Clock,
     ) -> None:
@@ -184,7 +185,7 @@ class _Dump:
             names = ", ".join(found.tables or ("everything",))
             raise UsageError(
                 f"a dump of {names} was begun at {show(found.low)} and has not ended",
-                hint="`pumphouse archive dump` without names goes on with it",
+                hint=(Dump(), " without names goes on with it"),
             )
         begun = found or self._begin(tables)
         low = begun.low
@@ -245,8 +246,12 @@ class _Dump:
         told = ", ".join(f"{name} ({why.get(name, 'it changed meanwhile')})" for name in lacking[:5])
         raise SourceFailed(
             f"the dump is not whole after {_MOST_ROUNDS} rounds: {told}",
-            hint="does schema.history describe this source (`pumphouse schema import`)? "
-            f"`pumphouse archive dump` goes on with what was read; {_without_hint(lacking[0])}",
+            hint=saying(
+                "does schema.history describe this source ({})? {} goes on with what was read; {}",
+                ImportSchema(),
+                Dump(),
+                _without_hint(lacking[0]),
+            ),
         )
 
     # -- beginning and end
@@ -285,13 +290,13 @@ class _Dump:
             if not bases:
                 raise UsageError(
                     "there is no dump to take the other tables from",
-                    hint="dump everything once: pumphouse archive dump",
+                    hint=("dump everything once: ", Dump()),
                 )
             over = bases[-1].begun
             if unknown := _unknown(read_view(self._archive), tables):
                 raise UsageError(
                     f"there is no table {unknown[0]} in the schema history",
-                    hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
+                    hint=("name tables as database.table or database.*; ", ShowSchema(), " lists them"),
                 )
         begun = BaseBegun(
             cluster_id=self._archive.cluster_id, low=low, tables=None if tables is None else tuple(tables), over=over
@@ -315,11 +320,10 @@ class _Dump:
 
     def _extend(self, *, wait_s: float | None = None) -> Tso:
         """The archive reaches a ts that is taken now: every Pump has passed it. ``wait_s``: for so long and no more."""
-        settings, deadline = self._settings, None
+        settings: SnapshotSections = self._settings
+        deadline = None
         if wait_s is not None:
-            deadline = self._clock.monotonic() + wait_s
-            archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s, "ddl_wait_s": wait_s})
-            settings = settings.model_copy(update={"archive": archive})
+            deadline, settings = self._clock.monotonic() + wait_s, self._settings.waiting(wait_s)
         ts = self._cluster.tso()
         if not self._extending.acquire(timeout=-1 if wait_s is None else wait_s):
             raise WindowHeld("another table took all the time")
@@ -395,7 +399,7 @@ class _Dump:
             except SourceFailed as error:
                 stop.set()
                 name = ".".join(version.name)
-                error.hint += f"{'; ' * bool(error.hint)}if {name} alone cannot be read: {_without_hint(name)}"
+                error.add_hint(saying("if {} alone cannot be read: {}", name, _without_hint(name)))
                 raise
             except BaseException:
                 stop.set()
@@ -416,9 +420,9 @@ class _Dump:
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
 
 
-def _without_hint(table: str) -> str:
-    """What to type so that a dump goes on without a table."""
-    return f"to dump the rest without it, {rule_text('', rules='dump.without', table=table)}"
+def _without_hint(table: str) -> Hint:
+    """So that a dump goes on without a table."""
+    return "to dump the rest without it, ", Rule("", table=table)
 
 
 def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:

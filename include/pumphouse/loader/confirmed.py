@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse.advice import TARGET, Hint, Load, Restore, Section, joined
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.errors import BinlogError, LoadError, TargetUnavailable
@@ -20,7 +21,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.settings import TargetSettings
 
-_RESTORE = "restore it: `pumphouse restore --into target --to …`"
+_RESTORE = "restore it: ", Restore(into=TARGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Stand:
     name: str
     ts: Tso = Tso(0)
     unknown: str = ""
-    hint: str = ""
+    hint: Hint = ()
     retryable: bool = False
 
 
@@ -87,7 +88,7 @@ class Published:
         return kind(
             f"the Pumps keep what lies above {show(self.checkpoint)}: "
             + "; ".join(f"{each.name}: {each.unknown}" for each in unknown),
-            hint="; ".join(dict.fromkeys(each.hint for each in unknown if each.hint)),
+            hint=joined(*dict.fromkeys(each.hint for each in unknown)),
             targets=[each.name for each in unknown],
         )
 
@@ -117,21 +118,21 @@ def ask(name: str, target: TargetSettings, task: str, cluster_id: int) -> Stand:
         with TargetConnection.open(target) as connection:
             found = state.read(connection, task) if has_checkpoints(connection) else None
     except BinlogError as error:
-        return Stand(name=name, unknown=error.message, hint=error.hint, retryable=error.retryable)
+        return Stand(name=name, unknown=error.message, hint=error.advice, retryable=error.retryable)
     if found is None:
         return Stand(
             name=name,
             unknown=f"it has no checkpoint of the task {task!r}",
-            hint="load it: `pumphouse load`, or say by its settings which task it has",
+            hint=("load it: ", Load(), ", or say by its settings which task it has"),
         )
     if found.cluster_id != cluster_id:
         return Stand(
             name=name,
             unknown=f"it was loaded from cluster {found.cluster_id}, not {cluster_id}",
-            hint="is it the right one: check host and port of [target] (in Airflow: the connection), and archive.root",
+            hint=("is it the right one: check host and port of ", Section(), ", and archive.root"),
         )
     if found.state is not TargetState.READY:
-        again = "run again what has not ended: `pumphouse load`, if it was its first, or the restore"
+        again: Hint = ("run again what has not ended: ", Load(), ", if it was its first, or the restore")
         hint = again if found.state is TargetState.INCOMPLETE else _RESTORE
         return Stand(name=name, unknown=f"it is {found.state}: {found.reason}", hint=hint)
     return Stand(name=name, ts=found.ts)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse.advice import Do, Dump, Load, saying
 from pumphouse.errors import DuplicateKey
 from pumphouse.loader.columns import shown
 from pumphouse.loader.keyless import COUNT
@@ -115,12 +116,17 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
     rows = [{column: shown(value) for column, value in row.items()} for row in found]
     raise DuplicateKey(
         f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
-        hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
-        "this plan was done; load again when the archive has it (`pumphouse snapshot`), or restore to a moment after "
-        "it. Or a DROP PARTITION was under way: park the table, `pumphouse archive dump`, `pumphouse load`, take the "
-        f"rule away, `pumphouse load --resync {name}`. An application of yours: "
-        "its store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
-        "goes needs a delete in a binlog",
+        hint=saying(
+            "at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
+            "this plan was done; load again when the archive has it ({}), or restore to a moment after it. Or a DROP "
+            "PARTITION was under way: park the table, {}, {}, take the rule away, {}. An application of yours: its "
+            "store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
+            "goes needs a delete in a binlog",
+            Do.SNAPSHOT,
+            Dump(),
+            Load(),
+            Load(table=name),
+        ),
         table=name,
         key=list(key),
         rows=rows,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
 
+from pumphouse.advice import Load, command_line
 from pumphouse.archive.manifest import Declaration
 from pumphouse.loader.losses import Losses, Range
 from pumphouse.loader.rules import Rules
@@ -110,7 +111,7 @@ class LoadReport:
         report.tell_unheard(rules)
         said = Rules.of(given.settings.rules, Tso(0))
         report.notes += [
-            f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
+            f"{name} is still left out, though no rule says so: {command_line(Load(table=name))} brings it back"
             for name in sorted(report.skipped)
             if said.left_out(name) is None
         ]

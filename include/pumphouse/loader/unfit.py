@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from pumphouse.advice import TARGET, Load, Restore, saying
 from pumphouse.errors import LoadError
 from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.rules import Rules
@@ -71,8 +72,12 @@ def require_state(connection: TargetConnection) -> None:
         raise LoadError(
             f"the table {db}.{name} of target {connection.name}, which keeps the state of the load, is of the engine "
             f"{engine}, which has no transactions",
-            hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there. Was it so while loads ran, nobody knows "
-            "what they left: `pumphouse restore --into target --to …`",
+            hint=saying(
+                "ALTER TABLE {} ENGINE={} there. Was it so while loads ran, nobody knows what they left: {}",
+                qualified(db, name),
+                _ENGINE,
+                Restore(into=TARGET),
+            ),
             target=connection.name,
         )
 
@@ -85,8 +90,12 @@ def require_transactional(connection: TargetConnection, db: str, name: str) -> N
         raise LoadError(
             f"the table {db}.{name} of target {connection.name} is of the engine {engine}, which has no "
             "transactions: the rows of a load that is killed would come twice",
-            hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there, and run this again. Was it so while "
-            f"loads ran, `pumphouse load --resync {db}.{name}` makes it anew",
+            hint=saying(
+                "ALTER TABLE {} ENGINE={} there, and run this again. Was it so while loads ran, {} makes it anew",
+                qualified(db, name),
+                _ENGINE,
+                Load(table=f"{db}.{name}"),
+            ),
             target=connection.name,
             table=f"{db}.{name}",
         )

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from pumphouse.advice import Rule, ShowSchema
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
@@ -21,7 +22,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import Predicate, key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
-from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint, park_hint
+from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -207,9 +208,10 @@ def works_between(
                 try:
                     require_known(stop)
                 except UnknownDdl as error:
-                    error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
                     if stop.brings_rows:
-                        error.hint = anew_hint(".".join(stop.changes[0].known.name))
+                        error.advice = anew_hint(".".join(stop.changes[0].known.name))
+                    else:
+                        error.add_hint(ddl_hint(stop.job.id))
                     raise
         work = _merge_work(view, after, end, task, settings, rules)
         yield work if mode is Mode.MERGE else replace(work, plan=replace(work.plan, mode=mode, buckets={}))
@@ -252,7 +254,10 @@ def open_work(
         raise LoadError(
             f"plan {plan.number} of task {plan.task} went beyond the DDL at {show(first.commit_ts)} without it: the "
             f"schema history did not have it then: {first.job.query}",
-            hint=f"the others go on when what it changed is left out: {'; '.join(map(park_hint, tables))}",
+            hint=(
+                "the others go on when what it changed is left out: ",
+                *(Rule("park", table=table) for table in tables),
+            ),
             target=target,
             tables=tables,
             differing=[show(event.commit_ts) for event in missing[:5]],
@@ -358,7 +363,7 @@ def _boundary_events(timeline: Timeline, plan: Plan, rules: Rules) -> list[DdlEv
             raise LoadError(
                 f"the schema history has two DDLs at {show(after.commit_ts)}, or out of order: each has a commit ts of "
                 "its own",
-                hint="look at it with `pumphouse schema show`; the archive's ddl/ objects say where they come from",
+                hint=("look at it with ", ShowSchema(), "; the archive's ddl/ objects say where they come from"),
                 commit_ts=after.commit_ts,
             )
     return events

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pumphouse.advice import TARGET, Hint, Restore, Section, joined, worded
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader import state
@@ -34,7 +35,8 @@ from pumphouse.schema.render import render
 from pumphouse.schema.route import Routes
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.versions import TableVersion
-from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
+from pumphouse.sections import ServerSections
+from pumphouse.settings import NamedTarget, ServerSettings, TargetSettings
 
 Into = Literal["restore_target", "target"]
 # A restore of parts goes there, too.
@@ -110,7 +112,7 @@ class TargetCheck:
         return asdict(self)
 
 
-def named_target(settings: Settings, into: Place) -> TargetSettings:
+def named_target(settings: ServerSections, into: Place) -> TargetSettings:
     """The section's server; ConfigError where it names no address or no user: nothing is taken for one."""
     named: ServerSettings = getattr(settings, into)
     target = named if isinstance(named, TargetSettings) else TargetSettings(**dict(named))
@@ -127,7 +129,7 @@ def named_target(settings: Settings, into: Place) -> TargetSettings:
     return target
 
 
-def require_followed(settings: Settings, into: Into) -> None:
+def require_followed(settings: ServerSections, into: Into) -> None:
     """ConfigError where no load would go on with the section's server."""
     if into == "target":
         return
@@ -149,11 +151,11 @@ def require_followed(settings: Settings, into: Into) -> None:
     )
 
 
-def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
+def check_target(settings: ServerSections, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
     """Look at the target, and change nothing.
 
     Args:
-        settings: all of them: the target is compared with the other servers that they name.
+        settings: every server that they name: the target is compared with the others.
         into: the section whose server is replaced.
         plan: what would be carried out.
         view: the archive that the plan was made from.
@@ -247,7 +249,7 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
     if problems:
         raise RestoreError(
             f"{address(target)} cannot take this restore: {'; '.join(problems)}",
-            hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
+            hint=("nothing was changed; put it right, then ", Restore(dry_run=True), " looks again"),
             problems=list(problems),
         )
 
@@ -256,28 +258,28 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
 
 
 def _tell_apart(
-    connection: TargetConnection, settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView
+    connection: TargetConnection, settings: ServerSections, into: Into, plan: RestorePlan, view: ArchiveView
 ) -> Iterator[str]:
     """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
-    check = f"correct [{into}] (in Airflow: the connection)"
+    check: Hint = ("correct ", Section(into))
     known = list(sources(settings))
-    for what, source in known:
-        yield from _refuse(connection, what, source, same_server(connection, source), check)
+    for what, section, source in known:
+        yield from _refuse(connection, what, source, same_server(connection, source, section), check)
     if not known and not settings.cluster.url.startswith("pd://"):  # of that one, `is_cluster` knows the servers
         yield "the source: no settings name it ([source], or a table as schema.history)"
-    others: list[tuple[str, NamedTarget, str]] = []
+    others: list[tuple[str, str, NamedTarget, Hint]] = []
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
-        means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
-        others.append(("the target of loads, [target]", settings.with_rules, means))
+        means = joined(check, ("to build what loads keep up to date anew: ", Restore(into=TARGET)))
+        others.append(("the target of loads, [target]", TARGET, settings.with_rules, means))
     for name, each in settings.targets.items():
         section = "target" if name == "target" else f"targets.{name}"
-        others.append((f"another target of loads, [{section}]", each, check))
+        others.append((f"another target of loads, [{section}]", section, each, check))
     if not others and into == "restore_target":
         yield "the targets of loads: no settings name one"
     dropped = [*plan.dropped(connection.settings.schema_name), *places_beside(connection, plan, view)]
-    for what, other, hint in others:
+    for what, section, other, hint in others:
         shared = shared_with(
-            connection, other, cluster_id=view.genesis.cluster_id, names=view.databases, databases=dropped
+            connection, other, section, cluster_id=view.genesis.cluster_id, names=view.databases, databases=dropped
         )
         yield from _refuse(connection, what, other, shared, hint)
     if is_cluster(connection, settings.cluster.url):
@@ -288,7 +290,7 @@ def _tell_apart(
 
 
 def _refuse(
-    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: str
+    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: Hint
 ) -> Iterator[str]:
     why, note = found
     if why:
@@ -379,7 +381,8 @@ def _statements(
         try:
             render(routes.event(event), dialect, keep_schema=own)
         except SchemaError as error:
-            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {ddl_hint(event.job.id)}"
+            way = worded(ddl_hint(event.job.id))
+            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {way}"
         databases += [event.db_after] if event.db_after is not None else []
         tables += [change.after for change in event.changes if change.after is not None]
     for info in databases:

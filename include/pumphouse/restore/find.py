@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pumphouse.advice import ShowSchema, saying
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
@@ -239,8 +240,10 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
     if not found:
         raise UnknownTable(
             f"no table is called {' or '.join(sought.tables)} between these moments",
-            hint="a table is written as DATABASE.TABLE, or as a pattern (shop.%); `pumphouse schema show --at TIME` "
-            "lists those of a moment",
+            hint=saying(
+                "a table is written as DATABASE.TABLE, or as a pattern (shop.%); {} lists those of a moment",
+                ShowSchema("TIME"),
+            ),
         )
     return frozenset(found)
 

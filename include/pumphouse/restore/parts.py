@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from pumphouse.advice import Hint, Part, Restore, Section, ShowSchema
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.codec.datum import kind_of
@@ -65,6 +66,7 @@ from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 # Task of the rows in our tables there.
 TASK = PARTS_TASK
+_WHOLE: Hint = ("restore the whole onto a server of its own (", Section("restore_target"), "): ", Restore())
 _ROWS_OTHERWISE = "restore the whole table, without --key, and take rows from the copy by SQL"
 
 
@@ -138,9 +140,9 @@ def _no_table(asked: str, known: dict[str, TableVersion], timeline: Timeline, at
         kind = "a view" if found.table.is_view else "a sequence" if found.table.is_sequence else "no table of rows"
         return UsageError(f"{asked} is {kind}", hint="only tables are restored by themselves")
     near = difflib.get_close_matches(asked.lower(), known, n=1)
-    hint = (
-        f"did you mean {'.'.join(known[near[0]].name)}?" if near else "`pumphouse schema show` lists tables at a moment"
-    )
+    hint: Part | Hint = (ShowSchema(), " lists tables at a moment")
+    if near:
+        hint = f"did you mean {'.'.join(known[near[0]].name)}?"
     for event in reversed(timeline.ddls(Tso(0), at)):
         gone = [c for c in event.changes if c.before is not None and ".".join(c.before.name).lower() == asked.lower()]
         if gone:
@@ -311,7 +313,7 @@ def plan_parts(
         settings,
         rules,
         what=f"{', '.join(sorted(names))} cannot be restored apart from the rest",
-        hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+        hint=_WHOLE,
     )
     if chosen.where:
         _require_one_key(view, base, to, every, versions[0], chosen.where)
@@ -402,7 +404,7 @@ def _require_no_statements(rules: Iterable[LoadRule]) -> None:
             raise RestoreError(
                 f"a rule replaces the DDL {rule.ddl} by statements of its own, which name the tables as they are "
                 "called on a target: a restore of parts would change those",
-                hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+                hint=_WHOLE,
             )
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
+from pumphouse.advice import Do, Dump, Load, command_line
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
@@ -41,7 +42,7 @@ from pumphouse.settings import Settings
 
 _UNLOGGED = (
     "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: afterwards "
-    "run `pumphouse archive dump`, and the same flashback --into each target"
+    f"run {command_line(Dump())}, and the same flashback --into each target"
 )
 _OF_A_TARGET = "the source keeps its rows: what a flashback changes on a target, a diff and a proof find there"
 
@@ -182,7 +183,7 @@ def _view(archive: Archive, sought: Sought) -> ArchiveView:
     if view is None or sought.upto > view.end:
         raise TargetUnreachable(
             f"the archive ends at {show(archive.end())}, before {show(sought.upto)}",
-            hint="`pumphouse snapshot` archives what came since; then run this again",
+            hint=(Do.SNAPSHOT, " archives what came since; then run this again"),
         )
     return view
 
@@ -199,7 +200,7 @@ def _moment(there: TargetConnection, settings: Settings, archive: Archive, sough
     if stand.at < sought.upto:
         raise UsageError(
             f"target {there.name} is at {show(stand.at)}, and has not come to {show(sought.upto)}",
-            hint="`pumphouse load` first",
+            hint=(Load(), " first"),
         )
     return Tso(min(stand.at, end))
 
