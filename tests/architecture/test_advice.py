@@ -130,3 +130,35 @@ def test_no_room_below_the_commands_writes_a_command_line_of_its_own() -> None:
             continue
         found += [f"{name}:{each.lineno}" for each in _texts(path) if re.search(r"`pumphouse [a-z]", each.value)]
     assert [each for each in found if not each.startswith("advice.py:")] == []
+
+
+def test_every_hint_with_places_has_as_many_parts() -> None:
+    """Nobody would see it before the error is raised."""
+    wrong, seen = [], 0
+    for path in sorted((ROOT / "include" / "pumphouse").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        texts = {
+            node.targets[0].id: node.value.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and isinstance(node.value, ast.Constant)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "saying":
+                first, *parts = node.args
+                text = texts[first.id] if isinstance(first, ast.Name) else ast.literal_eval(first)
+                seen += 1
+                wrong += [f"{path.name}:{node.lineno}"] if text.count("{}") != len(parts) else []
+    assert seen
+    assert wrong == []
+
+
+def test_no_hint_is_patched_as_text() -> None:
+    wrong = [
+        f"{path.name}: {line}"
+        for folder in ("include", "plugins", "spark_tasks", "dags", "pump_service")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in re.findall(r".*hint\.replace\(.*|.*\.hint \+?= .*", path.read_text())
+    ]
+    assert wrong == []
