@@ -52,7 +52,7 @@ def _anew(table: str) -> Hint:
 
 def _past_a_drop(table: str) -> Hint:
     return saying(
-        "at TiDB, a DROP INDEX of it was under way where this plan ends, so it cannot have these rows: park the table "
+        "at TiDB, a DROP INDEX of this table was under way where this plan ends, so it cannot have these rows: park it "
         "and load; then take the rule away, and {} makes it anew, as it is behind that DDL",
         Load(table=table),
     )
