@@ -116,7 +116,8 @@ def print_load(report: LoadReport, target: str) -> None:
         click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
     if report.dry_run:
         click.echo(f"{report.target} would be at {show(report.to_ts)}")
-        print_steps(report)
+        for line in report.step_lines():
+            click.echo(f"  {line}")
     idle = report.from_ts == report.to_ts and not report.plans
     done = (
         f"{report.inserted} rows put, {report.deleted} keys taken, {report.ddls} DDLs, {report.units} units, "
@@ -131,14 +132,6 @@ def print_load(report: LoadReport, target: str) -> None:
     for note in report.notes:
         click.echo(f"  note: {note}")
     print_losses(report.losses)
-
-
-def print_steps(report: LoadReport) -> None:
-    """What a run will do, in order."""
-    for step in report.steps:
-        click.echo(f"  {step['what']}{' (done before)' if step['state'] == 'done before' else ''}")
-    if not report.steps:
-        click.echo("  nothing to do")
 
 
 def print_losses(losses: Losses) -> None:

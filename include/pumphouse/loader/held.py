@@ -249,10 +249,10 @@ def images_of(
         raise MissingColumn(
             f"{name}: {error}",
             hint=saying(
-                "a DROP COLUMN of this table was under way when these rows were written. If its end lies beyond what was "
-                "asked for, nothing of this plan was done: load again when the archive has it ({}), or restore to a "
-                "moment after it. If a rule stands in for it, take that away and make the target take the DDL; or, in "
-                "a load, {}",
+                "a DROP COLUMN of this table was under way when these rows were written. If its end lies beyond what "
+                "was asked for, nothing of this plan was done: load again when the archive has it ({}), or restore to "
+                "a moment after it. If a rule stands in for it, take that away and make the target take the DDL; or, "
+                "in a load, {}",
                 Do.SNAPSHOT,
                 anew_hint(name),
             ),
