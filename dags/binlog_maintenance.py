@@ -1,8 +1,9 @@
-"""Verifies the archive, lets go of what retention does not keep, and deletes what killed tasks left behind.
+"""Verifies the archive, folds a base, copies, lets go of what retention does not keep, deletes what killed tasks left.
 
-It runs by the setting `airflow.maintenance_cron`, or by hand. What is kept says the section `[retention]`; without
-`keep_bases` and `keep_days` nothing expires. Where anything is wrong with the archive, nothing is deleted. Each task
-may be killed and run again.
+It runs by the setting `airflow.maintenance_cron`, or by hand. How often a base is folded says `airflow.base_days`, and
+where the copy lies `archive.copy_root`; without them none is. What is kept says the section `[retention]`; without
+`keep_bases` and `keep_days` nothing expires. Where anything is wrong with the archive, or a task before it failed,
+nothing is deleted; the copy is made all the same, up to what is damaged. Each task may be killed and run again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import Param, chain, dag, get_current_context, task
+from airflow.sdk import Param, TriggerRule, chain, dag, get_current_context, task
 
 from binlog_airflow import tasks
 from binlog_airflow.retry import default_args, one_sentence
@@ -21,7 +22,7 @@ _SETTINGS = Settings.read_only("airflow")
 
 @dag(
     schedule=_SETTINGS.airflow.maintenance_cron or None,
-    description="Verifies the archive, expires what retention does not keep, deletes orphans.",
+    description="Verifies the archive, folds a base, copies, expires what retention does not keep, deletes orphans.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
@@ -46,6 +47,18 @@ def binlog_maintenance() -> None:
         """Nothing expires from an archive that is not sound."""
         return tasks.verify_archive(full=bool(get_current_context()["params"]["full"]))
 
+    @task(execution_timeout=timedelta(hours=24))
+    @one_sentence
+    def base() -> dict[str, Any]:
+        """The newest base and the windows behind it become the next one, if airflow.base_days says that it is time."""
+        return tasks.fold_base_if_due()
+
+    @task(execution_timeout=timedelta(hours=24), trigger_rule=TriggerRule.ALL_DONE)
+    @one_sentence
+    def copy() -> dict[str, Any]:
+        """The copy that archive.copy_root names, if any, gets what it lacks."""
+        return tasks.copy_archive()
+
     @task(execution_timeout=timedelta(hours=12))
     @one_sentence
     def expire() -> dict[str, Any]:
@@ -58,8 +71,11 @@ def binlog_maintenance() -> None:
         """What no document names and no task that runs can name any more."""
         return tasks.delete_orphans()
 
-    # A task that makes a dump out of an older one and its windows belongs before expire, which counts it then.
-    chain(verify(), expire(), orphans())
+    # The copy holds every object against its digest itself, and ends before what is damaged: it waits for the others,
+    # and not for their success. Expiry needs that of all three; it counts the base, and asks the copy what it has.
+    verified, folded, copied, expired = verify(), base(), copy(), expire()
+    chain(verified, folded, copied, expired, orphans())
+    [verified, folded] >> expired
 
 
 binlog_maintenance()

@@ -227,8 +227,8 @@ def _question(options: dict[str, str]) -> _Question:
             return None if text is None else parse_moment(text, lambda each: parts.moment(each, word=LATEST).ts)
 
         since, upto = moment("from"), moment("at" if at else "to")
-        view = read_view(archive, since=since or archive.genesis().ts, upto=upto)
-        begin, end = (view.genesis.ts, moment_in(view, upto)) if at else range_in(view, since, upto)
+        view = read_view(archive, since=since or archive.range().start, upto=upto)
+        begin, end = (view.kept.start, moment_in(view, upto)) if at else range_in(view, since, upto)
         cluster_id = archive.cluster_id
     asked = Asked(table=options["table"], after=begin, upto=end, columns=columns)
     if at:

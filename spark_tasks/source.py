@@ -75,11 +75,8 @@ class BinlogReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wit
             upto = Tso(int(self._options.get("upto") or archive.end()))
             windows = archive.windows_between(after, upto)
         return [
-            SegmentPartition(
-                settings.archive, archive.cluster_id, int(window.start), segment.key, int(after), int(upto)
-            )
-            for window in windows
-            for segment in window.segments
+            SegmentPartition(settings.archive, archive.cluster_id, int(start), segment.key, int(after), int(upto))
+            for start, _, segment, _ in windows.placed()
             if segment.rows and segment.max_commit_ts > after and segment.min_commit_ts <= upto
         ]
 

@@ -1,7 +1,8 @@
 """A shop that writes binlogs: ``python -m deploy.shop VERB``. Its server: SHOP_HOST, SHOP_PORT, SHOP_PASSWORD.
 
 ``open`` makes the tables and the first rows, and imports the schema. ``answer`` answers the Pumps. ``sell`` lets
-customers buy, pay and change their mind until SIGTERM. ``change`` runs a DDL while the shop is open.
+customers buy, pay and change their mind until SIGTERM. ``change`` runs a DDL while the shop is open. ``mistake``
+deletes orders that nobody wanted to delete, in one transaction: something to find, and to take back.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from deploy.shop.seller import Seller, first_rows
-from deploy.shop.store import PREFIX, Shop, answer, change, is_open, open_shop
+from deploy.shop.store import PREFIX, Shop, answer, change, connect, is_open, open_shop
 from pumphouse.client import PumpClient, ResolverServer, open_cluster
 
 
@@ -41,6 +43,22 @@ def sell(
     for each in sellers:
         if each.error is not None:
             raise each.error
+
+
+def mistake(cluster_url: str, orders: int) -> None:
+    """Delete the oldest orders, as somebody does who forgets half of a WHERE; prints how many there were."""
+    cluster = open_cluster(cluster_url, create=False)
+    with PumpClient(cluster) as client, closing(connect()) as connection:
+        shop = Shop(client)
+        with shop.transaction(connection) as begin:
+            transaction = begin()
+            rows = transaction.lock("orders", "TRUE ORDER BY id LIMIT %s", orders)
+            if rows:
+                transaction.delete("orders", ["id"], *rows)
+                shop.runner.run(transaction.binlog(), transaction)
+        shop.runner.close()
+    cluster.close()
+    print(json.dumps({"deleted": len(rows)}), flush=True)
 
 
 def on_sigterm(stop: threading.Event) -> None:
@@ -70,7 +88,9 @@ def main(argv: Sequence[str] | None = None, new_client: Callable[..., PumpClient
     selling.add_argument("--threads", type=int, default=2)
     selling.add_argument("--rate", type=float, default=5.0, help="transactions a second; 0 = as fast as it goes")
     selling.add_argument("--seconds", type=float, default=0.0, help="for how long; 0 = until SIGTERM")
-    for each in (answering, selling):
+    erring = verbs.add_parser("mistake")
+    erring.add_argument("--orders", type=int, default=100)
+    for each in (answering, selling, erring):
         each.add_argument("cluster")
     changing = verbs.add_parser("change")
     changing.add_argument("statements", nargs="+")
@@ -84,6 +104,8 @@ def main(argv: Sequence[str] | None = None, new_client: Callable[..., PumpClient
         answer_pumps(options.cluster, options.addr)
     elif options.verb == "sell":
         sell(options.cluster, options.threads, options.rate, options.seconds, new_client)
+    elif options.verb == "mistake":
+        mistake(options.cluster, options.orders)
     else:
         said = [f"--drop={each}" for each in options.drop] + [f"--rename={each}" for each in options.rename]
         change(options.statements, said)

@@ -9,11 +9,13 @@ BinlogError
 │  ├─ PositionCollected (asked for ts below the GC point) ├─ PullTooSlow* ├─ OrphanCommit ├─ LateCommit
 │  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap · PeerRefused
 ├─ GapError                     never skipped, never retried into silence
-│  └─ WindowHeld* (who holds the window, and since which start ts)
+│  ├─ WindowHeld* (who holds the window, and since which start ts)
+│  └─ SourcePurged · SourceErrant (a binlog that does not go on from where it was read to)
 ├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
-├─ SourceFailed* (the database that a dump is taken of)
+├─ SourceFailed* (the database that a dump is taken of, or whose binlog is read)
+├─ CaptureRefused (its binlog has, or lacks, what makes a row inexact) · CaptureFenced (another process runs it)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
 ├─ RestoreError └─ TargetUnreachable
@@ -241,6 +243,18 @@ class WindowHeld(GapError):
     holders: list[dict[str, Any]] | None = None
 
 
+class SourcePurged(GapError):
+    """The source has deleted binlogs that were not read yet."""
+
+    position: str | None = None
+
+
+class SourceErrant(GapError):
+    """The position that was read to is not in the source's history: another server, or one that lost transactions."""
+
+    position: str | None = None
+
+
 class CodecError(BinlogError):
     """Bytes of a row, datum or key do not decode."""
 
@@ -320,6 +334,21 @@ class SourceFailed(BinlogError):
 
     retryable = True
     source: str | None = None
+
+
+class CaptureFenced(BinlogError):
+    """Another process runs this capture: this one decides nothing any more."""
+
+    capture_id: str | None = None
+    owner: str | None = None
+
+
+class CaptureRefused(BinlogError):
+    """A source's binlog has something, or lacks something, so that a row or a statement could not be told exactly."""
+
+    place: str | None = None  # of the event: GTID, or file and offset
+    table: str | None = None
+    column: str | None = None
 
 
 class LoadError(BinlogError):

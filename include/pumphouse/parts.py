@@ -15,6 +15,7 @@ import structlog
 
 from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive, clusters_at
+from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.moments import moment_before
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import ClusterUnavailable, ConfigError
@@ -46,7 +47,13 @@ class Parts:
 
     @once
     def archive(self) -> Archive:
-        """The archive of that cluster."""
+        """The archive of that cluster, to be written to; ConfigError where it is a copy of another."""
+        require_no_copy(self.archive_there.store)
+        return self.archive_there
+
+    @once
+    def archive_there(self) -> Archive:
+        """The same, also where it is a copy."""
         cluster_id, chosen = self.cluster.cluster_id(), self.settings.archive.cluster_id
         if chosen not in (0, cluster_id):
             raise ConfigError(
@@ -74,7 +81,7 @@ class Parts:
         settings = self.settings.archive
         if self.cluster_if_there is None:
             return Archive.alone(settings)
-        archive = self.archive
+        archive = self.archive_there
         if not archive.begun() and (others := clusters_at(settings)):
             raise ConfigError(
                 f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "

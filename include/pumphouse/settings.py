@@ -281,6 +281,16 @@ class ArchiveSettings(Section):
     """The archive in object storage."""
 
     root: str = Field("file://./build/archive", description="s3://bucket/prefix or file:///dir")
+    copy_root: str = Field(
+        "",
+        description="where `pumphouse archive copy` and the DAG `binlog_maintenance` bring a copy of the archive to: "
+        "s3://bucket/prefix, with the endpoint and the keys of the archive, or file:///dir; empty = no copy",
+    )
+    copy_late_s: float = Field(
+        172_800.0,
+        gt=0,
+        description="seconds that the end of the copy may lie before the archive's; `pumphouse status` warns above it",
+    )
     archive_id: str = Field(
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
     )
@@ -377,6 +387,55 @@ class SourceSettings(ServerSettings):
     """The source database: `archive dump` reads it; `restore --table` and `flashback` write to it, `--into source`."""
 
     host: str = Field("", description="host; empty = no source is configured")
+
+
+class CaptureSettings(Section):
+    """`pumphouse capture`: the row binlog of the server of [source], as transactions of the Pumps."""
+
+    id: str = Field(
+        "main",
+        pattern=r"^[a-z0-9_-]{1,40}$",
+        description="name of the capture in the cluster; each source has one, and each capture a directory of its own",
+    )
+    directory: Path = Field(
+        Path("data.capture"),
+        description="what was decided, the schema, and the shadow server; on a disk that survives a crash",
+    )
+    server_id: int = Field(
+        1_900_000_001, ge=1, le=(1 << 32) - 1, description="server id that no other replica of the source has"
+    )
+    listen: str = Field("127.0.0.1:0", description="host:port where Pumps ask for outcomes; they must reach it")
+    without: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="tables that are left out, as `database.table`, also as a pattern (`audit.*`, `*.tmp_*`)"
+    )
+    group_bytes: int = Field(
+        8 * MIB, ge=1 << 16, description="bytes of rows that are published at once; a larger transaction goes alone"
+    )
+    queue_bytes: int = Field(
+        64 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
+    )
+    shadow: str = Field(
+        "",
+        description="program of a server of the source's kind and version, which runs its DDL; empty = mariadbd or "
+        "mysqld of this machine",
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _dialable(cls, value: str) -> str:
+        return dialable(value)
+
+    @field_validator("without")
+    @classmethod
+    def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not 0 < name.find(".") < len(name) - 1:
+                raise ValueError(f"{name!r} is no database.table")
+        return value
+
+    def leaves_out(self, db: str, table: str) -> bool:
+        """Whether a table is left out."""
+        return any(fnmatchcase(f"{db}.{table}".lower(), pattern.lower()) for pattern in self.without)
 
 
 class DumpRule(Section):
@@ -590,7 +649,10 @@ class RetentionSettings(Section):
     """How much of the archive is kept (`archive expire`); without `keep_bases` and `keep_days` nothing expires."""
 
     keep_bases: int | None = Field(
-        None, ge=1, description="dumps that are kept, with every moment behind the oldest of them; empty = no say"
+        None,
+        ge=1,
+        description="bases that are kept, dumps and folded ones alike, with every moment behind the oldest of them; "
+        "empty = no say",
     )
     keep_days: float | None = Field(
         None,
@@ -665,6 +727,11 @@ class AirflowSettings(Section):
     )
     drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
     maintenance_cron: str = Field("", description="when `binlog_maintenance` runs; empty = by hand alone")
+    base_days: float | None = Field(
+        None,
+        gt=0,
+        description="`binlog_maintenance` folds a base when the newest dump or base is older; empty = it folds none",
+    )
     maintenance_full: bool = Field(
         False, description="`binlog_maintenance` reads every content when it verifies, not names and sizes alone"
     )
@@ -687,6 +754,11 @@ class AirflowSettings(Section):
         ("pumphouse_restore",), min_length=1, description="connections offered by the form of `binlog_restore`"
     )
 
+    @field_validator("base_days", mode="before")
+    @classmethod
+    def _empty(cls, value: Any) -> Any:
+        return None if value == "" else value
+
     @field_validator("load_targets", "gc_targets", "restore_targets", mode="before")
     @classmethod
     def _read_names(cls, value: Any) -> Any:
@@ -702,6 +774,7 @@ class Settings(Section):
     archive: ArchiveSettings = ArchiveSettings()
     history: SchemaSettings = Field(SchemaSettings(), alias="schema")
     source: SourceSettings = SourceSettings()
+    capture: CaptureSettings = CaptureSettings()
     dump: DumpSettings = DumpSettings()
     target: TargetSettings = TargetSettings()
     restore_target: TargetSettings = TargetSettings()

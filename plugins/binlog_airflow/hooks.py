@@ -77,7 +77,7 @@ class ArchiveHook(_SettingsHook):
     default_conn_name = ARCHIVE
     conn_type = "pumphouse_archive"
     hook_name = "Pumphouse archive"
-    fields = ("root", "archive_id", "s3_endpoint", "s3_region")
+    fields = ("root", "copy_root", "archive_id", "s3_endpoint", "s3_region")
 
     def __init__(self, archive_conn_id: str = ARCHIVE) -> None:
         super().__init__(archive_conn_id)

@@ -144,13 +144,20 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
 
 def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> dict[str, Any]:
     """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
+    from pumphouse.capture.passed import waiter
     from pumphouse.dump.run import take_dump
 
     settings = settings_from(source=conn_id)
     with _parts(settings) as parts:
         told = Told()
         done = take_dump(
-            parts.archive, parts.cluster, _history(parts), settings, tables=named(tables) or None, progress=told
+            parts.archive,
+            parts.cluster,
+            _history(parts),
+            settings,
+            tables=named(tables) or None,
+            progress=told,
+            settle=waiter(parts.cluster, settings.source),
         )
     _say(done.text())
     return xcom.bounded(asdict(done))
@@ -249,6 +256,29 @@ def verify_archive(*, full: bool) -> dict[str, Any]:
             path=first.key,
         )
     return xcom.bounded(report.to_dict())
+
+
+def fold_base_if_due() -> dict[str, Any]:
+    """Fold a base where the newest one is older than ``airflow.base_days``; ``nothing`` says why none was."""
+    from pumphouse.folding.run import fold_base
+    from pumphouse.runs.base import why_not_due
+
+    settings = settings_from()
+    with _parts(settings) as parts:
+        if why := why_not_due(parts.archive, parts.cluster.tso(), settings.airflow.base_days):
+            _say(f"no base is folded: {why}")
+            return {"nothing": why}
+        return xcom.bounded(asdict(fold_base(parts.archive, settings.load, settings.archive, progress=Told())))
+
+
+def copy_archive() -> dict[str, Any]:
+    """Bring the copy up to date where ``archive.copy_root`` names one."""
+    from pumphouse.runs import copy
+
+    settings = settings_from()
+    if not settings.archive.copy_root:
+        return {"nothing": "archive.copy_root names no copy"}
+    return xcom.bounded(copy.told(copy.run(settings, tick=Told())))
 
 
 def delete_orphans() -> dict[str, Any]:

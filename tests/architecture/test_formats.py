@@ -18,7 +18,7 @@ from pumphouse.codec import key
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.base import CaptureRecord, CaptureState, ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.registry.file_tso import boot_id
 from tests.e2e.story import write_up
@@ -152,19 +152,33 @@ def test_a_cluster_directory_is_as_the_page_says(tmp_path: Path) -> None:
         status = NodeStatus(node_id=node_id, host="h:1", state=NodeState.PAUSED, max_commit_ts=last, label={"a": "b"})
         cluster.update_node(kind, node_id, lambda _, status=status: status)
     cluster.put_resolver(ResolverRecord(resolver_id="app", host="h:2", prefixes=(b"app/", b""), heartbeat=1.5))
+    capture = CaptureRecord(
+        capture_id="main",
+        source="root@h:3306",
+        server="h:3306:/d/",
+        owner="a1",
+        host="h",
+        state=CaptureState.RUNNING,
+        heartbeat=1.5,
+        gtid="0-1-2",
+        reason="so",
+    )
+    cluster.update_capture("main", lambda _: capture)
+    assert cluster.captures() == [capture]
     root = tmp_path / "cluster"
     assert {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} == {
-        "cluster.json", "tso", "tso.bound", "registry.lock", "resolvers/app",
+        "cluster.json", "tso", "tso.bound", "registry.lock", "resolvers/app", "captures/main",
         "tidb-binlog/v1/pumps/host:8250", "tidb-binlog/v1/drainers/pumphouse-main",
     }  # fmt: skip
     shown = formats.Shown()
     for name, file in (
         ("cluster", "cluster.json"),
         ("resolver", "resolvers/app"),
+        ("capture", "captures/main"),
         ("node-status", "tidb-binlog/v1/pumps/host:8250"),
     ):
         shown.check(name, json.loads((root / file).read_bytes()))
-    assert shown.missing("cluster") == shown.missing("resolver") == []
+    assert shown.missing("cluster") == shown.missing("resolver") == shown.missing("capture") == []
     data = (root / "tso").read_bytes()
     found = formats.read("tso", data)
     assert len(data) == formats.size_of("tso") == 36

@@ -16,6 +16,7 @@ import pytest
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accept, declare_lost
+from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.archive.snapshot import run_snapshot
@@ -212,7 +213,8 @@ def test_the_hint_is_as_the_page_says(archive: Archive) -> None:
 
 @pytest.mark.row("A1", "A3")
 def test_segments_bases_and_jobs_have_the_columns_of_the_page(archive: Archive) -> None:
-    for prefix, name in (("segments/", "segment"), ("base/", "segment"), ("ddl/", "ddl")):
+    extend_index(archive, size=1, newest=0)
+    for prefix, name in (("segments/", "segment"), ("base/", "segment"), ("ddl/", "ddl"), ("index/", "index")):
         keys = [each.key for each in archive.store.list(prefix)]
         assert keys, prefix
         for key in keys:

@@ -60,7 +60,7 @@ def _runs(work: Path, runs: int, name: str, roots: Callable[[], ArchiveSettings]
             until = cluster.tso()
             with Watch() as watch:
                 windows = run_snapshot(archive, cluster, until, settings, _NoJobs())
-            rows = sum(s.rows for m in archive.chain() for s in m.segments)
+            rows = sum(s.rows for m in archive.windows() for s in m.segments)
             if rows != _COUNT:
                 raise RuntimeError(f"{rows} of {_COUNT} transactions are in the archive")
         sample = watch.sample(_COUNT * _SIZE / 1e6, windows=len(windows), binlogs_per_s=_COUNT / watch.seconds)

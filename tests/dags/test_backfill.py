@@ -203,6 +203,11 @@ class World:
             assert time.monotonic() < limit
             time.sleep(0.5)
 
+    def answered(self, run_id: str, option: str) -> str:
+        """How a run ends that was answered; Airflow asks again where it took the task for killed (`wait_for_run`)."""
+        found = self.api.wait_for_run("binlog_restore", run_id, timeout_s=240, asked=lambda *_: option)
+        return str(found["state"])
+
     def _question(self, run_id: str) -> dict[str, Any]:
         limit = time.monotonic() + 120
         while self.states("binlog_restore", run_id)["approve"] != "awaiting_input":
@@ -370,7 +375,7 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
         assert "asking again" in world.api.log("binlog_restore", run, "approve", 1)
         assert world.rows() == before
     world.answer(run, "Approve", server=f" {server} ")
-    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "success"
+    assert world.answered(run, "Approve") == "success"
     assert (world.rows(), world.checkpoint()) == (world.then[at], at)
     told = world.api.log("binlog_restore", run, "restore", 1)
     assert re.search(rf"restored 1 table, \d+ rows put, to {re.escape(tso.show(tso.Tso(at)))} in \d+ s on ", told), told
@@ -378,10 +383,11 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
 
     run, _ = world.asking(world.moments[0])
     world.answer(run, "Reject")
-    assert world.api.wait_for_run("binlog_restore", run, timeout_s=120)["state"] == "failed"
+    assert world.answered(run, "Reject") == "failed"
     states = world.states("binlog_restore", run)
     assert states == {"plan": "success", "approve": "failed"} | dict.fromkeys(("restore", "verify"), "upstream_failed")
-    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", 1)
+    tries = next(task["try_number"] for task in world.api.tasks("binlog_restore", run) if task["task_id"] == "approve")
+    assert "rejected by admin: nothing was changed on " in world.api.log("binlog_restore", run, "approve", tries)
     assert world.checkpoint() == at
 
 
@@ -430,7 +436,7 @@ def test_a_drill_restores_proves_and_leaves_nothing_also_of_one_that_was_killed(
 
 @pytest.mark.row("O1", "A5")
 def test_maintenance_verifies_keeps_what_is_named_and_deletes_what_a_killed_snapshot_left(world: World) -> None:
-    store, window = world.source.archive.store, world.source.archive.chain()[0]
+    store, window = world.source.archive.store, world.source.archive.windows()[0]
     before = {each.key for each in store.list("")}
     left = layout.segment_key(window.start, window.planned_end, "pump-0", "dead", 0)
     store.put(left, b"x")
@@ -438,7 +444,9 @@ def test_maintenance_verifies_keeps_what_is_named_and_deletes_what_a_killed_snap
     for turn in range(2):
         run, state, _ = world.triggered("binlog_maintenance")
         assert state == "success", watch.failure(world.api, "binlog_maintenance", run)
-        assert world.states("binlog_maintenance", run) == dict.fromkeys(("verify", "expire", "orphans"), "success")
+        assert world.states("binlog_maintenance", run) == dict.fromkeys(
+            ("verify", "base", "copy", "expire", "orphans"), "success"
+        )
         assert "no retention is set" in world.api.result("binlog_maintenance", run, "expire")["why_nothing"]
         found = world.api.result("binlog_maintenance", run, "orphans")
         assert found["orphans"] == ([left] if turn == 0 else [])

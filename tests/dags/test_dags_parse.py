@@ -127,7 +127,8 @@ def test_maintenance_runs_by_hand_alone_until_a_setting_says_when_and_verifies_b
     dag = parsed["dags"]["binlog_maintenance"]
     assert dag["timetable"] == "NullTimetable"
     assert {name: each["upstream"] for name, each in dag["tasks"].items()} == {
-        "verify": [], "expire": ["verify"], "orphans": ["expire"],
+        "verify": [], "base": ["verify"], "copy": ["base"], "expire": ["base", "copy", "verify"],
+        "orphans": ["expire"],
     }  # fmt: skip
     assert dag["params"] == {"full": False}
     script = """

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import BaseBegun
+from pumphouse.model.tso import MAX_TSO
 from pumphouse.registry.open import open_cluster
 from tests.dags.test_runs_by_hand import _RUN
 from tests.support.agedarchive import Aged, grown, require_restorable
@@ -66,7 +69,7 @@ def test_what_retention_does_not_keep_goes_unless_a_target_does_not_say_what_it_
     assert held.startswith("pumphouse_downstream does not say what it needs")
     assert world.archive.range().number == 0, "it may need everything"
     state, tasks, _ = world.run(targets=away, **kept, PUMPHOUSE_RETENTION__WITHOUT="pumphouse_downstream")
-    assert (state, tasks) == ("success", dict.fromkeys(("verify", "expire", "orphans"), "success"))
+    assert (state, tasks) == ("success", dict.fromkeys(("verify", "base", "copy", "expire", "orphans"), "success"))
     moved = world.archive.range()
     assert moved.base is not None
     assert moved.base.ts == world.made.dumps[-1]
@@ -94,11 +97,67 @@ def test_every_server_that_a_setting_names_is_asked_and_one_without_a_connection
 
 
 def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> None:
-    segment = next(each for each in world.archive.chain()[-1].segments if each.rows)
+    segment = next(each for each in world.archive.windows()[-1].segments if each.rows)
     world.archive.store.delete(segment.key)
     before = {each.key for each in world.archive.store.list("")}
     state, tasks, said = world.run(PUMPHOUSE_RETENTION__KEEP_BASES="1")
     assert state == "failed"
     assert [facts["key"] for event, facts in said if event == "archive_problem"] == [segment.key]
-    assert tasks == {"verify": "failed", "expire": "upstream_failed", "orphans": "upstream_failed"}
+    later = ("base", "expire", "orphans")
+    assert tasks == {"verify": "failed", "copy": "success", **dict.fromkeys(later, "upstream_failed")}
     assert {each.key for each in world.archive.store.list("")} == before
+
+
+def test_a_base_is_folded_when_it_is_time_and_copied_before_anything_expires(world: World, tmp_path: Path) -> None:
+    """Twice, the second time behind a fold that was killed; and where the copy fails nothing expires."""
+    root = f"file://{tmp_path}/copy"
+    some = {"PUMPHOUSE_ARCHIVE__COPY_ROOT": root, "PUMPHOUSE_RETENTION__KEEP_BASES": "1"}
+    state, tasks, said = world.run(**some, PUMPHOUSE_AIRFLOW__BASE_DAYS="100000")
+    assert (state, world.archive.range().number) == ("success", 1), tasks
+    assert [event for event, _ in said if event.startswith("no base is folded: the newest base, of")]
+    before = world.archive.bases(MAX_TSO)
+    note = layout.fold_note(world.archive.end(), "0123456789abcdef")
+    begun = BaseBegun(cluster_id=world.archive.cluster_id, low=world.archive.end(), tables=None, over=before[-1].begun)
+    world.archive.store.put(note, begun.to_json())
+    for _ in range(2):
+        assert world.run(**some, PUMPHOUSE_AIRFLOW__BASE_DAYS="1")[0] == "success"
+        made = [base for base in world.archive.bases(MAX_TSO) if base.folded is not None]
+        assert [base.ts for base in made] == [world.archive.end()]
+    there = Archive.open(world.made.source.settings.model_copy(update={"root": root}), world.made.source.cluster_id)
+    # All dumps are still there, and the new base.
+    assert [base.ts for base in there.bases(MAX_TSO)] == [*world.made.dumps[1:], made[0].ts]
+    require_restorable(there, [at for at, _ in world.made.moments])
+    moved = world.archive.range()
+    there.store.put(layout.HEAD, b"damaged")
+    with world.made.source.txn() as txn:
+        txn.insert("new0", id=99)
+    world.made.source.cut()
+    state, tasks, _ = world.run(**some, PUMPHOUSE_AIRFLOW__BASE_DAYS="1")
+    assert (state, tasks["copy"], tasks["expire"]) == ("failed", "failed", "upstream_failed")
+    assert world.archive.range() == moved
+
+
+def test_what_is_wrong_with_an_old_window_or_a_base_stops_no_copy(world: World, tmp_path: Path) -> None:
+    """The copy is needed most then; and nothing expires."""
+    root = f"file://{tmp_path}/copy"
+    some = {"PUMPHOUSE_ARCHIVE__COPY_ROOT": root, "PUMPHOUSE_RETENTION__KEEP_BASES": "1"}
+    assert world.run(PUMPHOUSE_ARCHIVE__COPY_ROOT=root)[0] == "success"
+    segment = next(each for window in world.archive.windows() for each in window.segments if each.rows)
+    data = world.archive.store.get(segment.key)
+    world.archive.store.delete(segment.key)
+    with world.made.source.txn() as txn:
+        txn.insert("new0", id=99)
+    end = world.made.source.cut()
+    state, tasks, _ = world.run(**some)
+    assert (state, tasks["verify"], tasks["copy"], tasks["expire"]) == (
+        "failed",
+        "failed",
+        "success",
+        "upstream_failed",
+    )
+    there = Archive.open(world.made.source.settings.model_copy(update={"root": root}), world.made.source.cluster_id)
+    assert there.end() == end
+    world.archive.store.put(segment.key, there.store.get(segment.key))
+    assert world.archive.store.get(segment.key) == data, "the copy has it"
+    assert world.run(**some)[0] == "success"
+    assert world.archive.range().number

@@ -155,7 +155,7 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
         f"archived up to {reached}: 1 transaction, 0 row changes, 0 DDL jobs, {said[1][0].split(', ')[1]} in the last window",
     ]
     assert before < world.archive.end() < world.cluster.tso()
-    assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
+    assert sum(segment.rows for window in world.archive.windows() for segment in window.segments) == 1
 
 
 @pytest.mark.row("A5", "O1")

@@ -109,7 +109,7 @@ def check_freed(files: list[Path], archive: Archive, source: Connection[Any]) ->
 def archived(archive: Archive) -> set[tuple[int, int]]:
     """(start ts, commit ts) of every transaction in the archive's windows, DDL included."""
     found: set[tuple[int, int]] = set()
-    for manifest in archive.chain():
+    for manifest in archive.windows():
         for segment in manifest.segments:
             for batch in archive.segment_batches(manifest, segment, columns=("commit_ts", "start_ts")):
                 found.update(
@@ -120,4 +120,4 @@ def archived(archive: Archive) -> set[tuple[int, int]]:
 
 def window_of(archive: Archive, ts: Tso) -> tuple[Tso, Tso] | None:
     """The window that holds a moment strictly inside, or None."""
-    return next(((m.start, m.end) for m in archive.chain() if m.start < ts < m.end), None)
+    return next(((m.start, m.end) for m in archive.windows() if m.start < ts < m.end), None)

@@ -221,7 +221,7 @@ class Demo:
         while archive.end() < end:
             if over.wait(0.25):
                 raise DemoFailed("the demo gave up")
-        return tuple(int(m.end) for m in archive.chain() if m.end > before and m.ddl is not None and m.ddl.jobs)
+        return tuple(int(m.end) for m in archive.windows() if m.end > before and m.ddl is not None and m.ddl.jobs)
 
     def _written(self) -> bool:
         """Whether the writers have done their part; then they go on at a walk."""
@@ -252,7 +252,7 @@ class Demo:
         target = self.stack.dsn("target")
         self.stack.airflow.api().trigger(watch.SNAPSHOT)
         self._wait(lambda: self._archive().end() >= end, "the last snapshot window", workload=False, poll_s=1.0)
-        self.say(f"the archive reaches {show(self._archive().end())}: {len(self._archive().chain())} windows")
+        self.say(f"the archive reaches {show(self._archive().end())}: {len(self._archive().windows())} windows")
         self._wait(lambda: watch.read_checkpoint(target) >= end, "the target to be loaded", workload=False, poll_s=0.5)
         self.say(f"the target is loaded up to {show(watch.read_checkpoint(target))}")
 
@@ -318,7 +318,7 @@ class Demo:
 
     def _count_runs(self) -> None:
         api, outcome = self.stack.airflow.api(), self.outcome
-        outcome.windows = len(self._archive().chain())
+        outcome.windows = len(self._archive().windows())
         outcome.scheduled_windows = watch.scheduled_windows(api)
         outcome.gc_reports = sum(run["state"] == "success" for run in api.runs(watch.GC))
         tasks = api.tasks(watch.LOAD, outcome.killed.run) if outcome.killed else []
@@ -343,7 +343,7 @@ class Demo:
         if held is None or first["dag_run_id"] != held.run or first["state"] != "success":
             return False
         began, ended = watch.span(first)
-        with_ddl = {int(m.end) for m in self._archive().chain() if m.ddl is not None and m.ddl.jobs}
+        with_ddl = {int(m.end) for m in self._archive().windows() if m.ddl is not None and m.ddl.jobs}
         return began < held.began and held.ended < ended and bool(held.windows) and with_ddl.issuperset(held.windows)
 
     # Parts
@@ -411,7 +411,7 @@ class Demo:
     def _progress(self, what: str) -> str:
         counts = self.workload.counts()
         archive = self._archive()
-        windows = len(archive.chain()) if archive.begun() else 0
+        windows = len(archive.windows()) if archive.begun() else 0
         text = f"… {counts['transactions']:,} transactions, {counts['rows']:,} row changes, {windows} windows"
         return f"{text}; waiting for {what}" if what else text
 

@@ -14,6 +14,7 @@ from tests.stack.local import SMALL, LocalStack
 
 # Transactions a second: enough to see something move.
 RATE = 5.0
+_ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
     **SMALL,
     "pump": {**SMALL["pump"], "value_log_file_bytes": 16 << 20, "retention_s": 600.0, "max_txn_timeout_s": 15.0},
@@ -56,6 +57,8 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     workload.open()
     workload.start_resolver()
     workload.start_writers()
+    words = ["-m", "deploy.shop", "mistake", stack.cluster_url]
+    stack.write_command("shop-mistake", words, {**workload.environment, "PYTHONPATH": str(_ROOT)})
     say(
         f"Pumps are up: {', '.join(pump.addr for pump in stack.pumps)}; a writer makes {RATE:.0f} transactions a second"
     )
@@ -73,6 +76,7 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     say(
         f"on the command line: export PATH={stack.directory / 'bin'}:$PATH, then `pumphouse status` or `airflow dags list`"
     )
+    say("something to find and to take back: `shop-mistake` deletes a hundred orders (docs/disaster.md)")
     found: dict[str, Any] = json.loads(up_file.read_bytes())
     return found
 

@@ -68,7 +68,7 @@ def server_of(server: TargetSettings) -> dict[str, Any]:
 def test_the_archive_is_listed_shown_verified_and_restored(
     root: str, source: MadeSource, server: TargetSettings, target: TargetConnection
 ) -> None:
-    listed = said(run("archive", "ls", "--archive", root, "--json"))
+    listed = said(run("archive", "ls", "--archive", root, "--windows", "--json"))
     assert (listed["cluster_id"], listed["checkpoint"], len(listed["windows"])) == (source.cluster_id, None, 1)
     assert "no cluster is asked" in run("archive", "ls", "--archive", root).stdout
     assert json.loads(run("archive", "show", "genesis", "--archive", root).stdout)["cluster_id"] == source.cluster_id

@@ -18,12 +18,13 @@ from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.codec.payload import PrewriteValueBuilder
-from pumphouse.errors import CorruptionError, GapError, PositionCollected, WindowHeld
+from pumphouse.errors import ConfigError, CorruptionError, GapError, PositionCollected, WindowHeld
 from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
+from pumphouse.runs import copy
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.motoserver import MotoServer
@@ -75,7 +76,7 @@ class Chain:
         archive = self.archive
         return sorted(
             ts
-            for manifest in archive.chain()
+            for manifest in archive.windows()
             for segment in manifest.segments
             for batch in archive.segment_batches(manifest, segment)
             for ts in batch.column("commit_ts").to_pylist()
@@ -130,7 +131,7 @@ def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhi
         assert made.archived() == sorted(made.commits)
         report = verify(made.archive, checkpoint=consumer.checkpoint(made.cluster, "main"))
         assert report.problems == []
-        assert made.archive.chain()[-1].pump("pump-1").start_count == 2
+        assert made.archive.windows()[-1].pump("pump-1").start_count == 2
     finally:
         made.close()
 
@@ -349,7 +350,7 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     chain.write(0)
     windows = json.loads(run("snapshot", "--json").stdout)["windows"]
     assert [each["rows"] for each in windows] == [1]
-    listed = json.loads(run("archive", "ls", "--json").stdout)
+    listed = json.loads(run("archive", "ls", "--windows", "--json").stdout)
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
     for each in (listed, *listed["windows"]):
@@ -380,3 +381,74 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     broken = run("archive", "verify", code=1)
     assert broken.exit_code == 1
     assert segment.name in broken.output
+
+
+@pytest.mark.row("A5", "A2")
+def test_of_an_archive_and_its_promoted_copy_only_the_promoted_one_goes_on(tmp_path):
+    """The old one is alive: neither its snapshots nor its checkpoint reach the Pumps any more."""
+    chain = Chain(tmp_path, ArchiveSettings(root=f"file://{tmp_path}/archive"))
+    copied = f"file://{tmp_path}/copy"
+    words = ["--set", f"cluster.url={chain.cluster.url}", "--set", f"archive.root={copied}"]
+    try:
+        chain.init()
+        chain.write(0)
+        chain.snapshot()
+        copy.run(chain.settings, copied)
+        old = chain.archive
+        refused = CliRunner().invoke(cli, [*words, "archive", "promote", "--yes"])
+        assert isinstance(refused.exception, ConfigError)
+        assert "still answers" in str(refused.exception)
+        assert consumer.registered(chain.cluster, "main").root == old.url
+        (tmp_path / "copy" / str(chain.archive.cluster_id) / "copy.json").rename(tmp_path / "copy.json")
+        with pytest.raises(ConfigError, match="only one of the two"):  # lost by a slip: it is no archive by that
+            consumer.publish(Archive.open(ArchiveSettings(root=copied), old.cluster_id), chain.cluster, old.end())
+        (tmp_path / "copy.json").rename(tmp_path / "copy" / str(chain.archive.cluster_id) / "copy.json")
+        promoted = CliRunner().invoke(cli, [*words, "archive", "promote", "--yes", "--archive-is-lost"])
+        assert promoted.exit_code == 0, promoted.output
+        chain.write(1)
+        before = consumer.registered(chain.cluster, "main")
+        with pytest.raises(ConfigError, match="only one of the two"):
+            chain.snapshot()
+        with pytest.raises(ConfigError, match="only one of the two"):
+            consumer.move(old, chain.cluster, old.end())
+        assert consumer.registered(chain.cluster, "main") == before
+        chain.settings = chain.settings.model_copy(
+            update={"archive": chain.settings.archive.model_copy(update={"root": copied})}
+        )
+        chain.snapshot()
+        assert chain.archived() == sorted(chain.commits)
+    finally:
+        chain.close()
+
+
+@pytest.mark.row("A5", "A2")
+def test_a_copy_takes_the_place_of_an_archive_that_is_lost(tmp_path):
+    """It is behind, so the Pumps know more than it has: they still have that, and nothing is missing in the end."""
+    chain = Chain(tmp_path, ArchiveSettings(root=f"file://{tmp_path}/archive"))
+    copied = f"file://{tmp_path}/copy"
+    words = ["--set", f"cluster.url={chain.cluster.url}", "--set", f"archive.root={copied}"]
+    try:
+        chain.init()
+        for pump in (0, 1, 0):
+            chain.write(pump)
+        chain.snapshot()
+        copy.run(chain.settings, copied)
+        chain.write(1)
+        chain.snapshot()
+        shutil.rmtree(tmp_path / "archive")
+        chain.write(0)
+        chain.settings = chain.settings.model_copy(
+            update={"archive": chain.settings.archive.model_copy(update={"root": copied})}
+        )
+        with pytest.raises(ConfigError, match="is a copy of the archive at"):
+            chain.snapshot()
+        promoted = CliRunner().invoke(cli, [*words, "archive", "promote", "--yes"])
+        assert promoted.exit_code == 0, promoted.output
+        assert consumer.checkpoint(chain.cluster, "main") == chain.archive.end(), "the Pumps hold what it lacks"
+        assert CliRunner().invoke(cli, [*words, "archive", "promote", "--yes"]).exit_code == 0
+        chain.snapshot()
+        assert chain.archived() == sorted(chain.commits)
+        assert verify(chain.archive).problems == []
+        assert consumer.checkpoint(chain.cluster, "main") == chain.archive.end()
+    finally:
+        chain.close()

@@ -72,7 +72,7 @@ def test_a_pump_the_client_the_archive_and_the_commands_run_on_an_etcd_that_rest
             archive = Archive(open_store(archive_settings), cluster.cluster_id())
             archived = [
                 ts
-                for manifest in archive.chain()
+                for manifest in archive.windows()
                 for segment in manifest.segments
                 for batch in archive.segment_batches(manifest, segment)
                 for ts in batch.column("commit_ts").to_pylist()

@@ -84,7 +84,10 @@ def test_the_shop_brings_its_rows_to_the_target(
         assert "added_ms" in run(sell)
         lose_a_commit(cluster)
         run(dump)
+        assert run(f"python -m deploy.shop mistake --orders 30 file://{tmp_path}/cluster") == '{"deleted": 30}\n'
         run(snapshot)
+        found = run("pumphouse archive find --from '10 minutes ago' --table shop.orders --kind delete --rows 30")
+        assert "shop.orders: 30 deleted" in found
         run(load)
         assert "1 DDL jobs written (with binlogs)" in run(FILES["ddl"].strip())
         assert "nothing changed: no DDL job" in run("pumphouse schema import")

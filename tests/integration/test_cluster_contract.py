@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pumphouse.capture.lease import Lease, Progress
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import ConfigError, ResolverOverlap, UsageError
+from pumphouse.errors import CaptureFenced, ConfigError, ResolverOverlap, UsageError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from pumphouse.model.tso import Tso, physical_ms
-from pumphouse.registry.base import Cluster, ResolverRecord
+from pumphouse.registry.base import CaptureState, Cluster, ResolverRecord
 from pumphouse.registry.open import open_cluster
 from tests.support.pd import StandInPd
 from tests.support.setclock import SetClock
@@ -325,6 +326,31 @@ def test_prefixes_that_overlap_those_of_a_live_resolver_are_refused(cluster, set
     cluster.put_resolver(record("two", b"zz", mine, at=set_clock.value))
     with pytest.raises(ResolverOverlap):  # the old one comes back too late
         cluster.put_resolver(record("one", theirs, at=set_clock.value))
+
+
+@pytest.mark.row("Q1")
+def test_a_capture_is_registered_changed_by_who_holds_it_and_removed(cluster, set_clock):
+    assert cluster.captures() == []
+    mine = Lease.take(cluster, "main", source="root@db:3306", server="s", clock=set_clock)
+    (first,) = cluster.captures()
+    assert (first.capture_id, first.state, first.gtid) == ("main", CaptureState.RUNNING, "")
+    with pytest.raises(CaptureFenced, match="runs on"):
+        Lease.take(cluster, "main", source="root@db:3306", server="s", clock=set_clock)
+    set_clock.value += 16  # the first one stood still
+    other = Lease.take(cluster, "main", source="root@db:3306", server="s", clock=set_clock)
+    with pytest.raises(CaptureFenced, match="taken over"):
+        mine.held()
+    mine.release(None)  # in vain
+    other.held()
+    other.release(Progress(gtid="0-1-9", moment=2.0, lag_s=0.5, transactions=3))
+    (last,) = cluster.captures()
+    assert (last.state, last.gtid, last.transactions) == (CaptureState.STOPPED, "0-1-9", 3)
+    third = Lease.take(cluster, "main", source="root@db:3306", server="s", clock=set_clock)
+    assert cluster.captures()[0].gtid == "0-1-9"
+    third.release(None, UsageError("so it was"))
+    assert cluster.captures()[0].state is CaptureState.FAILED
+    cluster.update_capture("main", lambda _: None)
+    assert cluster.captures() == []
 
 
 @pytest.mark.row("P6")

@@ -156,7 +156,7 @@ def test_an_archive_that_cannot_be_read_fails_a_drill_by_name(
 ) -> None:
     churned(source)
     before = everything(target)
-    segment = next(each for window in source.archive.chain() for each in window.segments if each.rows)
+    segment = next(each for window in source.archive.windows() for each in window.segments if each.rows)
     data = bytearray(source.archive.store.get(segment.key))
     data[len(data) // 2] ^= 1
     source.archive.store.put(segment.key, bytes(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import subprocess
@@ -29,7 +30,15 @@ from pumphouse.diff.compare import compare
 from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.dump.source import TableChanged, execute, session
-from pumphouse.errors import ConfigError, LoadError, RestoreError, SourceFailed, TargetUnreachable, UsageError
+from pumphouse.errors import (
+    ConfigError,
+    LoadError,
+    RestoreError,
+    SourceFailed,
+    StoreUnavailable,
+    TargetUnreachable,
+    UsageError,
+)
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
@@ -43,8 +52,11 @@ from tests.e2e.scenario import WHILE_RUNNING
 from tests.e2e.workload import Workload
 from tests.stack.local import SMALL, LocalStack
 from tests.support import formats
+from tests.support.faultys3 import Fault, FaultyS3, from_the, impatient, now_and_then
 from tests.support.killed import Killed
+from tests.support.motoserver import s3_server
 
+__all__ = ["impatient"]
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -410,3 +422,29 @@ def test_a_source_that_nobody_named_is_asked_for(world: World) -> None:
     wrong = settings.model_copy(update={"source": world.settings.source.model_copy(update={"port": 1})})
     with Parts(wrong) as parts, pytest.raises(SourceFailed, match="does not answer"):
         take_dump(parts.archive, parts.cluster, parts.history, wrong)
+
+
+@pytest.mark.row("A5", "A1")
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("points", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_a_dump_goes_on_over_a_store_that_was_away(world: World, points: int) -> None:
+    down = [Fault.UNANSWERED, Fault.BUSY, Fault.CUT, Fault.TORN]
+    with s3_server() as s3, FaultyS3(s3.endpoint) as proxy:
+        settings = world.settings.model_copy(update={"archive": s3.archive_settings(archive_id="other")})
+        bad = replace(world, settings=settings.model_copy(update={"archive": proxy.before(settings.archive)}))
+        with Parts(settings) as parts, Parts(bad.settings) as through:
+            init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+            for number in range(points):
+                away = proxy.doing(from_the(10 + 40 * number, down[number % len(down)]))
+                with away, contextlib.suppress(StoreUnavailable):
+                    take_dump(through.archive, through.cluster, through.history, bad.settings)
+                assert [each.what for each in verify(parts.archive).problems] == []
+            with proxy.doing(now_and_then(5, 0.05)):
+                report = bad.dump()
+            assert report.tables == 6
+            assert verify(parts.archive).problems == []
+            mark = world.mark("behind")
+            run_snapshot(parts.archive, parts.cluster, parts.cluster.tso(), settings, parts.history)
+        there = replace(world, settings=settings)
+        there.restore(mark)
+        there.require_equal(mark)

@@ -158,7 +158,7 @@ def test_a_server_that_was_restored_holds_what_a_backfill_needs_whatever_is_load
 def test_a_wish_that_is_not_given_is_that_of_the_settings(made: Aged, settings: Settings, tmp_path: Path) -> None:
     words = ("--set", "retention.keep_days=20000", "archive", "expire", "--keep-bases", "1", "--dry-run", "--json")
     dry = said(command(tmp_path, settings, *words))
-    assert dry["policy"] == "1 dumps and 20000 days"
+    assert dry["policy"] == "1 bases and 20000 days"
     assert not dry["windows_gone"]
 
 

@@ -20,6 +20,7 @@ from pumphouse.loader.plan import UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_units
 from pumphouse.model.table import MysqlType
+from pumphouse.mysql import ServerConnection
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.kind import is_mysql
@@ -59,6 +60,45 @@ def batch(**columns: tuple[int, pa.DataType, list[object]]) -> pa.RecordBatch:
 
 def ids(*values: int) -> pa.RecordBatch:
     return batch(id=(MysqlType.LONG, pa.int64(), list(values)))
+
+
+@pytest.mark.mysql
+@pytest.mark.row("L1")
+def test_rows_arrive_whole_however_many_packets_they_take(
+    target: tuple[TargetConnection, Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A packet's number is one byte: a server that meets another one than it waits for ends the connection.
+    monkeypatch.setattr("pumphouse.loader.target.PACKET_BYTES", 100)
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id BIGINT PRIMARY KEY)")
+    for bucket, count in enumerate((10, 9_000)):
+        rows = ids(*range(bucket << 20, (bucket << 20) + count))
+        assert apply_unit(connection, claim, head(1, bucket=bucket), [rows])
+    found = connection.query("SELECT COUNT(*), MIN(id), MAX(id), SUM(id >> 20) FROM d.t")
+    assert found == [(9_010, 0, (1 << 20) + 8_999, 9_000)]
+
+
+@pytest.mark.mysql
+@pytest.mark.timeout(60)
+@pytest.mark.row("L4")
+def test_who_is_interrupted_amid_rows_ends_at_once_and_leaves_none(
+    server: TargetSettings, target: tuple[TargetConnection, Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id BIGINT PRIMARY KEY)")
+    monkeypatch.setattr("pumphouse.loader.target.PACKET_BYTES", 100)
+    send, sent = ServerConnection.write_rows, list[int]()
+
+    def interrupted(self: ServerConnection, data: memoryview) -> None:
+        sent.append(len(data))
+        if len(sent) > 254:  # what comes next has number 0, as a new statement has
+            raise KeyboardInterrupt
+        send(self, data)
+
+    monkeypatch.setattr(ServerConnection, "write_rows", interrupted)
+    with TargetConnection.open(server) as worker, pytest.raises(KeyboardInterrupt):
+        apply_unit(worker, claim, head(1), [ids(*range(10_000))])
+    assert connection.value("SELECT COUNT(*) FROM d.t") == 0
 
 
 @pytest.mark.mysql

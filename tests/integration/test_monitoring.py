@@ -119,6 +119,8 @@ FIRES = {
     "WindowHeld": {'pumphouse_archive_held{who="pump-1"}': "1x180"},
     "TargetBehind": {'pumphouse_target_at_seconds{target="target", task="a"}': "-7200x180"},
     "LoadFailed": {'pumphouse_target_trouble{target="target", task="a"}': "1x180"},
+    "CaptureStopped": {'pumphouse_capture_running{capture="main"}': "0x180"},
+    "CaptureBehind": {'pumphouse_capture_lag_seconds{capture="main"}': "400x180"},
     "NothingRestorable": {'pumphouse_archive_seconds{what="end", instance="n"}': "1x3000"},
     "StatusStale": {"pumphouse_looked_seconds": "0x180"},
 }
@@ -132,6 +134,8 @@ def test_each_alert_fires_on_its_trouble_and_on_no_health(tmp_path: Path) -> Non
         'binlog_pump_storage_max_commit_ts{instance="p"}': "0+60000x180",
         'pumphouse_target_at_seconds{target="target", task="a"}': "0+60x180",
         'pumphouse_target_trouble{target="target", task="a"}': "0x180",
+        'pumphouse_capture_running{capture="main"}': "1x180",
+        'pumphouse_capture_lag_seconds{capture="main"}': "1x180",
         'pumphouse_archive_seconds{what="end", instance="n"}': "0+60x3000",
         'pumphouse_archive_seconds{what="restorable_from", instance="n"}': "0x3000",
         "pumphouse_looked_seconds": "0+60x180",

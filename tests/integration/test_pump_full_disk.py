@@ -60,7 +60,7 @@ class Full:
         archive = self.archive
         return sorted(
             ts
-            for manifest in archive.chain()
+            for manifest in archive.windows()
             for segment in manifest.segments
             for batch in archive.segment_batches(manifest, segment)
             for ts in batch.column("commit_ts").to_pylist()

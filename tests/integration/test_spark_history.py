@@ -236,7 +236,7 @@ def test_filters_reach_windows_and_keys_and_answers_stay_the_same(made: MadeSour
     at = to_datetime(whole[4]["_commit_ts"]).strftime("%Y-%m-%d %H:%M:%S.%f")
     assert read("d.t").where(f"_commit_time >= timestamp'{at}+00:00'").count() == 8
     # Windows outside a filter are not opened: here they are gone.
-    for window in made.archive.chain()[:3]:
+    for window in made.archive.windows()[:3]:
         for each in window.segments:
             Path(made.root, str(made.cluster_id), each.key).unlink()
     assert read("d.t").where(f"_commit_ts > {moments[2]}").count() == 6

@@ -157,10 +157,10 @@ class LocalStack:
         }
         self.airflow.connections = self.connections()
         self.airflow.start()
-        self._write_command("airflow", ["-m", "airflow"], self.airflow.variables())
-        self._write_command("pumphouse", ["-m", "pumphouse", "--config", str(self.config)], {})
+        self.write_command("airflow", ["-m", "airflow"], self.airflow.variables())
+        self.write_command("pumphouse", ["-m", "pumphouse", "--config", str(self.config)], {})
 
-    def _write_command(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def write_command(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
         """``bin/NAME``: that command for this stack, from any directory. It may hold keys."""
         path = self.directory / "bin" / name
         path.parent.mkdir(exist_ok=True)

@@ -32,7 +32,7 @@ def resealed(value: Any) -> bytes:
 
 
 def to_version_1(archive: Archive) -> None:
-    """Write genesis, windows and declarations anew as version 1; HEAD and schema/, which follow from them, go."""
+    """Write genesis, windows and declarations anew as version 1; HEAD, schema/ and index/, which follow, go."""
     store = archive.store
     renamed: dict[str, str] = {}
     for prefix in (layout.GENESIS, layout.WINDOWS, layout.DECLARED):
@@ -44,7 +44,8 @@ def to_version_1(archive: Archive) -> None:
             old = (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
             renamed[sha256(data)] = sha256(old)
             store.put(key, old)
-    for key in [layout.HEAD, *(each.key for each in store.list(layout.SCHEMA))]:
+    derived = [each.key for prefix in (layout.SCHEMA, layout.INDEX) for each in store.list(prefix)]
+    for key in [layout.HEAD, *derived]:
         store.delete(key)
 
 

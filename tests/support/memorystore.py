@@ -64,8 +64,8 @@ class MemoryStore:
             self.objects[key] = bytes(data)
         self.after("put_if_absent", key)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        found = [(k, v) for k, v in sorted(self.objects.items()) if k.startswith(prefix)]
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        found = [(k, v) for k, v in sorted(self.objects.items()) if k.startswith(prefix) and k > after]
         return iter([ObjectInfo(k, len(v), self.put_s.get(k, self.clock())) for k, v in found])
 
     def folders(self, prefix: str = "") -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,14 @@ def _command(data: Path) -> list[str]:
         str(loader), "--library-path", libraries, str(MYSQL_PROGRAM), "--no-defaults", f"--basedir={MYSQL_ROOT / 'usr'}",
         f"--datadir={data}", *user,
     ]  # fmt: skip
+
+
+def mysqld(path: Path) -> Path:
+    """A program at a path that is this MySQL's server, for whoever starts one himself."""
+    loader, option, libraries, program, _, base, *_ = _command(path)
+    words = shlex.join([loader, option, libraries, program])
+    write_atomic(path, f'#!/bin/sh\nexec {words} "$@" {shlex.quote(base)}\n'.encode(), mode=0o700)
+    return path
 
 
 def make() -> None:

@@ -21,6 +21,7 @@ ROWS = (
     + [f"L{n}" for n in range(1, 9)]
     + [f"R{n}" for n in range(1, 9)]
     + [f"O{n}" for n in range(1, 11)]
+    + [f"Q{n}" for n in range(1, 7)]
 )
 
 

@@ -96,6 +96,14 @@ def test_what_only_reads_an_archive_asks_for_no_cluster_and_names_the_root_and_t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_option_of_diff_that_an_archive_does_not_have_is_refused_with_the_way_to_every_row(tmp_path: Path) -> None:
+    for option in (("--first", "5"), ("--connections", "1"), ("--fix-sql", "fix.sql"), ("--no-views",)):
+        said = pumphouse(tmp_path, "diff", "--archive-at", "latest", "--target", "source", *option)
+        assert said.returncode == 2
+        assert f"with --archive-at, {option[0]} has no meaning" in said.stderr
+        assert "pumphouse diff --source restore_target --target source --fix-sql FILE" in said.stderr
+
+
 def test_an_error_is_one_sentence_and_its_stack_is_shown_to_who_asks(tmp_path: Path) -> None:
     # A directory where a file should be: an error that nobody foresaw.
     (tmp_path / "cluster").mkdir()

@@ -6,32 +6,43 @@ window visible, and `write_head`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
+import structlog
 
 from pumphouse.advice import Do, Dump, saying
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
+from pumphouse.archive.document import LISTS_ALL
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
+from pumphouse.archive.index import REMEDY, Run, read_runs, runs_in
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
+from pumphouse.archive.windows import Ints, Windows, joined
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.settings import ArchiveSettings
 
+log = structlog.get_logger()
+
 _READERS = 8
+_AT_ONCE = 64  # manifests
+_REMEMBERED = 16 << 20  # bytes of manifests
+_PACKED, _PART = 1_000, 8 << 20  # windows, and bytes of their columns, that are packed together
 
 
 def clusters_at(settings: ArchiveSettings) -> list[int]:
@@ -48,6 +59,8 @@ class Archive:
         self.archive_id = archive_id
         self._genesis: Genesis | None = None
         self._manifests: dict[str, Manifest] = {}
+        self._remembered = 0  # bytes of these
+        self._index = True
 
     @classmethod
     def open(cls, settings: ArchiveSettings, cluster_id: int) -> Self:
@@ -95,6 +108,12 @@ class Archive:
             except BinlogError as error:  # it is named all the same
                 said.append(f"{cluster_id} ({error.message})")
         return ", ".join(said)
+
+    def by_manifests(self) -> Self:
+        """The same without its index: whoever deletes, gives up or proves by what is read takes the manifests' word."""
+        found = copy.copy(self)
+        vars(found).update(_manifests={}, _remembered=0, _index=False)
+        return found
 
     @property
     def url(self) -> str:
@@ -153,7 +172,7 @@ class Archive:
 
     # -- windows ------------------------------------------------------------------------------------------------
 
-    def chain(self, since: Tso | None = None) -> list[Manifest]:
+    def windows(self, since: Tso | None = None) -> Windows:
         """Windows from the last one that begins at or below ``since`` on (None = all kept), in order; BadManifest.
 
         So the newest one in any case.
@@ -161,29 +180,34 @@ class Archive:
         They are held against each other, against where the archive's range begins, and against HEAD. HEAD is read
         before the windows are listed: one that is published meanwhile is no fault.
         """
-        head = self.head()
-        keys = self._window_keys()
-        if head is None and keys:
+        head, named = self.head(), None
+        if head is not None and not self._before_range(head):
+            self._manifests.pop(head.manifest, None)  # what is remembered is no proof that it is still there
+            named = self._named_by(head)
+        found = self._linked(since)
+        if head is None and len(found):
             raise missing_head(self.url)
-        if head is not None:
-            # What this object remembers is no proof that it is still there.
-            if head.manifest in {layout.GENESIS, *keys}:
-                self._named_by(head)
-            elif not self._before_range(head):
-                head.check(None)
-        return self._linked(keys, since)
+        if named is not None and not _has(found, named):
+            found = self._linked(since, index=False)
+            if not _has(found, named):
+                raise BadManifest(
+                    f"{layout.HEAD} names {named.key} with the digest {named.sha256}, and the windows that are there "
+                    "chain without it", path=layout.HEAD, offset=0, reason="chain",
+                )  # fmt: skip
+        return found
 
-    def listed(self) -> list[Manifest]:
+    def listed(self) -> Windows:
         """Every window that is there, held against genesis and each other, and not against HEAD; BadManifest.
 
-        What was cut off behind the last does not show: only for the one who knows the end from elsewhere.
+        Every manifest is read. What was cut off behind the last does not show: only for the one who knows the end from
+        elsewhere.
         """
-        return self._linked(self._window_keys(), None)
+        return self._linked(None, index=False)
 
     def last(self) -> Manifest | None:
         """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
         genesis, head = self.genesis(), self.head()
-        if head is None and self._window_keys():
+        if head is None and any(self.store.list(layout.WINDOWS)):
             raise missing_head(self.url)
         kept = self.range()
         at = None if head is None or self._before_range(head) else self._named_by(head)
@@ -206,7 +230,7 @@ class Archive:
         last = self.last()
         return self.genesis().ts if last is None else last.end
 
-    def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
+    def windows_between(self, after: Tso, upto: Tso) -> Windows:
         """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
 
         ConfigError when they begin before what is kept or end behind the archive: nothing is cut to fit.
@@ -221,15 +245,14 @@ class Archive:
                 have_to=end,
             )
         if after >= upto:
-            return []
+            return Windows.of(())
         # What lies before the first of them is not read here; `archive verify` checks the whole chain.
-        manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
-        manifests = [each for each in manifests if each.end > after]
-        if not manifests or manifests[0].start > after or manifests[-1].end < upto:
+        windows = self._linked(after, upto).between(after, upto)
+        if not windows or windows.start > after or windows.end < upto:
             raise BadManifest(
                 f"the windows between {after} and {upto} are not all there", path=layout.WINDOWS, offset=0, reason="gap"
             )
-        return manifests
+        return windows
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Make a window visible: one conditional put decides between writers. ManifestConflict, UnsafeStore."""
@@ -339,66 +362,144 @@ class Archive:
             raise ManifestConflict(why, hint=again, key=base.key)
         return found
 
-    def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
+    def jobs(self, windows: Windows, after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
         found: list[ArchivedJob] = []
-        for manifest in windows:
-            if manifest.ddl is not None:
-                found.extend(read_jobs(self.store, manifest.ddl))
+        for each in windows.ddls():
+            found.extend(read_jobs(self.store, each))
         return sorted(
             (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
         )
 
-    def past_jobs(self, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+    def past_jobs(self, windows: Windows) -> list[ArchivedJob]:
         """DDL binlogs of the windows that were before these and are gone, in commit order.
 
         The range may have moved since the windows were read: what they have themselves is left out.
         """
         kept = self.range()
-        return expired_jobs(self.store, kept, windows[0].start if windows else kept.start)
+        return expired_jobs(self.store, kept, windows.start if windows else kept.start)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _manifest(self, key: str) -> Manifest:
-        if key not in self._manifests:
-            self._manifests[key] = Manifest.from_json(key, self.store.get(key))
-        return self._manifests[key]
+        found = self._manifests.get(key)
+        if found is None:
+            data = self.store.get(key)
+            found = Manifest.from_json(key, data)
+            if self._remembered > _REMEMBERED:
+                self._manifests.clear()
+                self._remembered = 0
+            self._manifests[key] = found
+            self._remembered += len(data)
+        return found
 
-    def _read(self, keys: Sequence[str]) -> list[Manifest]:
+    def read(self, keys: Sequence[str]) -> list[Manifest]:
+        """Manifests by their keys; BadManifest, ObjectNotFound."""
         if len(keys) < 2:
             return [self._manifest(key) for key in keys]
         with ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self._manifest, keys))
 
-    def _window_keys(self) -> list[str]:
-        return [each.key for each in self.store.list(layout.WINDOWS)]
+    def read_named(self, wanted: Sequence[tuple[Tso, str]]) -> list[Manifest]:
+        """Manifests that have these digests; BadManifest, ObjectNotFound."""
+        try:
+            found = self.read([layout.window_key(start) for start, _ in wanted])
+        except ObjectNotFound as error:
+            self._tell_gone(error, str(error.facts.get("key")).removeprefix(f"{self.cluster_id}/"))
+            raise
+        for manifest, (_, digest) in zip(found, wanted, strict=True):
+            if manifest.sha256 != digest:
+                raise BadManifest(
+                    f"{manifest.key} has the digest {manifest.sha256}, and what follows it names {digest}",
+                    hint=LISTS_ALL, path=manifest.key, offset=0, reason="chain",
+                )  # fmt: skip
+        return found
 
-    def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+    def _linked(self, since: Tso | None, upto: Tso = MAX_TSO, *, index: bool = True) -> Windows:
         """The windows from the one that begins at or below ``since`` on; the chain from there on is checked.
 
         Where one is missing the range may have moved above it meanwhile: then they are what is kept by now.
         """
-        kept = self.range()
+        runs, kept = runs_in(self.store) if index and self._index else [], self.range()
         try:
-            return self._kept(kept, keys, since)
+            return self._kept(kept, runs, since, upto)
         except (BadManifest, ObjectNotFound) as error:
             now = self.range()
             if now.start != kept.start:
-                return self._kept(now, keys, since)
-            why = why_gone(self.store, str(error.facts["path"]))[0] if error.facts.get("reason") == "gap" else ""
-            error.message += f"; {why}" if why else ""
+                return self._kept(now, (), since, upto)
+            if error.facts.get("reason") == "gap":
+                self._tell_gone(error, str(error.facts["path"]))
             raise
 
-    def _kept(self, kept: Range, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
-        keys = [key for key in keys if layout.window_start(key) >= kept.start]
-        starts = [layout.window_start(key) for key in keys]
-        first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
-        manifests = self._read(keys[first:])
-        start, digest = kept.start, kept.window
-        if first and starts[first] != kept.start:
-            start, digest = manifests[0].start, manifests[0].previous
-        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
-        return manifests
+    def _kept(self, kept: Range, runs: Sequence[Run], since: Tso | None, upto: Tso) -> Windows:
+        """The windows whose manifests are listed, from runs of the index as far as these have them.
+
+        A run counts where it holds exactly the windows that are listed, hangs on what lies before it, and the manifest
+        behind it hangs on it (`read_runs`). Otherwise the manifests are read in its place.
+        """
+        low = kept.start if since is None else max(since, kept.start)
+        starts = self._starts(kept.start)
+        number = max(int(np.searchsorted(starts, low, side="right")) - 1, 0)  # of the next window
+        # What lies before the first one is not read: then whatever it hangs on is right.
+        at, digest = kept.start, None if number else kept.window
+        parts: list[Windows] = []
+
+        def add(some: Windows) -> None:
+            nonlocal at, digest
+            if some:
+                parts.append(some)
+                at, digest = some.end, some.digest
+
+        runs = _ending_at(starts, [run for run in runs if run.end > kept.start])
+        for run in read_runs(self.store, runs, self.genesis(), self.read, self.read_named, since=low, upto=upto):
+            some = run.between(kept.start, run.end)
+            begins, ends = (int(np.searchsorted(starts, ts)) for ts in (some.start, run.end))
+            if not np.array_equal(some.starts, starts[begins:ends]):
+                _left_out(run, "its windows are not those whose manifests are listed")
+                continue
+            if ends <= number:
+                continue
+            if begins > number:
+                add(self._from_manifests(starts[number:begins], at, digest))
+                number = begins
+            some = some[number - begins :]
+            if digest in (None, some.previous):
+                add(some)
+                number = ends
+            else:
+                _left_out(run, "it does not hang on the windows before it")
+        add(self._from_manifests(starts[number : int(np.searchsorted(starts, upto))], at, digest))
+        return joined(parts, kept.window, self.read_named)
+
+    def _starts(self, start: Tso) -> Ints:
+        """Where the windows from ``start`` on begin whose manifests are listed."""
+        listed = self.store.list(layout.WINDOWS, after=layout.before_window(start))
+        return np.fromiter((layout.window_start(each.key) for each in listed), np.int64)
+
+    def _from_manifests(self, starts: Ints, at: Tso, digest: str | None) -> Windows:
+        """Windows that begin there.
+
+        The first one begins at ``at`` and hangs on ``digest``; None = on whatever it says, wherever it begins.
+        """
+        parts: list[Windows] = []
+        fresh: list[Windows] = []  # not packed yet
+        for begin in range(0, len(starts), _AT_ONCE):
+            some = starts[begin : begin + _AT_ONCE].tolist()
+            manifests = self.read([layout.window_key(Tso(start)) for start in some])
+            if digest is None:
+                at, digest = manifests[0].start, manifests[0].previous
+            check_chain(manifests, cluster_id=self.cluster_id, start=at, digest=digest)
+            at, digest = manifests[-1].end, manifests[-1].sha256
+            fresh.append(joined([Windows.of(manifests)], digest, self.read_named))  # which does not hold on to them
+            if len(fresh) * _AT_ONCE >= _PACKED or sum(each.nbytes for each in fresh) >= _PART:
+                parts.append(joined(fresh, digest, self.read_named).packed())
+                fresh.clear()
+        return joined([*parts, *fresh], digest or "", self.read_named)
+
+    def _tell_gone(self, error: BinlogError, key: str) -> None:
+        why, hint = why_gone(self.store, key)
+        error.message += f"; {why}" if why else ""
+        error.hint = error.hint or hint
 
     def _before_range(self, head: Head) -> bool:
         """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""
@@ -416,3 +517,22 @@ class Archive:
             manifest = None
         head.check(manifest)
         return manifest
+
+
+def _has(windows: Windows, named: Manifest) -> bool:
+    """Whether a window is one of these; one that lies before them is not asked for."""
+    before = bool(windows) and named.start < windows.start
+    return before or windows.digest_at(named.end) == named.sha256
+
+
+def _ending_at(starts: Ints, runs: Sequence[Run]) -> list[Run]:
+    """Runs that end where a window begins: no run has the newest ones."""
+    there = np.isin([int(run.end) for run in runs], starts).tolist()
+    for run, has in zip(runs, there, strict=True):
+        if not has:
+            log.warning("index_run_left_out", key=run.key, why="no window begins where it ends", hint=REMEDY)
+    return [run for run, has in zip(runs, there, strict=True) if has]
+
+
+def _left_out(windows: Windows, why: str) -> None:
+    log.warning("index_run_left_out", start=int(windows.start), end=int(windows.end), why=why, hint=REMEDY)

@@ -241,6 +241,11 @@ class BaseBegun:
     tables: tuple[str, ...] | None
     over: Tso | None
 
+    @property
+    def folds(self) -> bool:
+        """Whether it is a fold: a dump that has an earlier one beside it names its tables."""
+        return self.tables is None and self.over is not None
+
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(

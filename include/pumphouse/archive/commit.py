@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+import pyarrow as pa
 import structlog
 
 from pumphouse.archive import consumer, layout
@@ -15,6 +16,7 @@ from pumphouse.archive.declare import accepted_commits, record_settled
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
+from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
 from pumphouse.archive.puller import open_puller
 from pumphouse.archive.segment import SegmentWriter, read_segment
@@ -23,6 +25,7 @@ from pumphouse.archive.skipping import binlog_skipped
 from pumphouse.archive.window import Action, PublishedWindow, PullReport, WindowPlan
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
@@ -120,6 +123,10 @@ def commit_window(
     # What is below the window is shown by its Pump as late or orphan, whatever else it was accepted as.
     shown = [each for each in accepted if each.kind in AcceptedCommit.KEPT_OUT or each.commit_ts <= manifest.start]
     _tell(archive, cluster, settings, shown)
+    try:
+        extend_index(archive)
+    except (*strict.SURVIVED, pa.ArrowException, MemoryError) as error:  # nothing depends on it
+        log.warning("index_not_extended", why=f"{type(error).__name__}: {error}")
     done = PublishedWindow.of(manifest, plan.until)
     log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})
     return done

@@ -23,6 +23,7 @@ import structlog
 
 from pumphouse.advice import Do, Unregister, saying
 from pumphouse.archive import layout
+from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.document import sha256
 from pumphouse.archive.head import Head
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError, ObjectNotFound
@@ -180,13 +181,12 @@ def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
     A registration without a digest, by an earlier release, is taken up: it gets that of the archive.
 
     Raises:
-        ConfigError: another archive is registered under the id.
+        ConfigError: another archive is registered under the id, or this is a copy.
     """
+    require_no_copy(archive.store)
     genesis, known = archive.genesis(), registered(cluster, archive.archive_id)
     if known is not None and known.genesis_sha256:
         mine = known
-        if known.root != archive.url:
-            log.warning("archive_moved", archive_id=archive.archive_id, before=known.root, now=archive.url)
     else:
         mine = Registered().of_genesis(archive, archive.store.get(layout.GENESIS))
 
@@ -197,6 +197,36 @@ def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
             raise another(archive, found)  # one that has windows from before this one began
         of = found if found.genesis_sha256 else mine
         return replace(of, root=archive.url, checkpoint=Tso(max(found.checkpoint, checkpoint)), attempt="")
+
+    return _write(archive, cluster, change).checkpoint
+
+
+def promote(archive: Archive, cluster: Cluster, before: Registered | None) -> Tso:
+    """Let the cluster know the archive at this place from now on, and no other; returns the checkpoint in force.
+
+    It is no later than the archive's end here, so that the Pumps keep what the place does not have, as far as they
+    still have it. Whoever writes to the place before is refused from then on.
+
+    Args:
+        archive: where it lies now; it may still be a copy.
+        cluster: which one.
+        before: what was registered when somebody decided this.
+
+    Raises:
+        ConfigError: another archive is registered, or another registration than ``before``.
+    """
+    end = archive.end()
+    mine = Registered().of_genesis(archive, archive.store.get(layout.GENESIS))
+
+    def change(found: Registered) -> Registered:
+        if found.genesis_sha256 not in ("", mine.genesis_sha256):
+            raise another(archive, found)
+        if found.root != (before.root if before is not None else ""):
+            raise ConfigError(
+                f"the archive was registered at {found.root} meanwhile", hint="look again: pumphouse archive ls"
+            )
+        of = found if found.genesis_sha256 else mine
+        return replace(of, root=archive.url, checkpoint=Tso(min(found.checkpoint or end, end)), attempt="")
 
     return _write(archive, cluster, change).checkpoint
 
@@ -229,6 +259,15 @@ def _require_same(archive: Archive, found: Registered) -> None:
         same = False
     if not same:
         raise another(archive, found)
+    if found.root and found.root != archive.url:
+        # Of two places with one genesis, each would free what the other does not have.
+        raise ConfigError(
+            f"the cluster knows this archive at {found.root}, and the settings name {archive.url}: only one of the two "
+            "may go on",
+            hint="is archive.root right? If the archive lies there from now on: pumphouse archive promote",
+            registered=found.root,
+            url=archive.url,
+        )
 
 
 def of_snapshot(settings: AirflowSettings, end: Tso = MAX_TSO) -> Tso:
@@ -246,12 +285,13 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
 
     Raises:
         BadManifest: the Pumps know the archive further than it goes.
-        ConfigError: they know another archive under this id.
+        ConfigError: they know another archive under this id, or this is a copy.
     """
+    require_no_copy(archive.store)
     known = require(archive, cluster)
     have = None if known is None else known.checkpoint
     head = archive.head()
-    last = archive.last() if head is not None else next(reversed(archive.listed()), None)
+    last = archive.last() if head is not None else archive.listed().last
     if head is None and have is None and last is not None:
         raise BadManifest(
             f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",
@@ -277,7 +317,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
         log.warning("head_written_again", archive_end=int(end), proven=int(have))
     if head != newest:
         archive.write_head(last)
-    if known is None or moves or not known.genesis_sha256 or known.root != archive.url:
+    if known is None or moves or not known.genesis_sha256 or not known.root:
         return move(archive, cluster, wanted)
     return known.checkpoint
 

@@ -19,7 +19,7 @@ from pumphouse.archive.base import BaseBegun
 from pumphouse.archive.ddl import ArchivedJob, read_groups, write_jobs
 from pumphouse.archive.declare import default_who
 from pumphouse.archive.drills import Drill
-from pumphouse.archive.manifest import DdlEntry, Manifest
+from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.proofs import Proof
 from pumphouse.archive.range import OldestBase, put_range
 from pumphouse.archive.retention import Expiry, Hold, Policy, plan_expiry
@@ -37,8 +37,9 @@ from pumphouse.archive.sweep import (
     store_now,
 )
 from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.sections import ExpirySections
 
@@ -131,6 +132,7 @@ def expire(
         BadManifest, BadSegment: what is kept is not whole; then nothing expires.
         ManifestConflict: others moved the range, or began dumps, again and again; or more would go than was shown.
     """
+    archive = archive.by_manifests()
     for turn in range(1, _TRIES + 1):
         seen = archive.range().number
         try:
@@ -161,6 +163,7 @@ def delete_orphans(
 
     BadManifest: what is kept is not whole.
     """
+    archive = archive.by_manifests()
     run = _Run(archive, settings)
     kept = look_at_kept(archive, run.live)
     require_whole(archive.store, run.listed, kept.named(archive))
@@ -218,6 +221,7 @@ class _Run:
     def __init__(self, archive: Archive, settings: ExpirySections) -> None:
         self.archive = archive
         self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
+        self._live_s = max(self._grace_s, self._resume_s)
         self._now_s = store_now(archive)
         self.listed = list_objects(archive)
         self.view = read_view(archive)
@@ -245,7 +249,7 @@ class _Run:
 
     def live(self) -> list[BaseBegun]:
         """Dumps that are under way now."""
-        return begun_and_live(self.archive, now_s=self._now_s, for_s=max(self._grace_s, self._resume_s))
+        return begun_and_live(self.archive, now_s=self._now_s, for_s=self._live_s)
 
     def holds(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
         """What the archive itself knows to need something; ``begun``: the dumps that are under way."""
@@ -257,11 +261,14 @@ class _Run:
 
     def _dumps(self, begun: Sequence[BaseBegun]) -> Iterator[Hold]:
         for each in begun:
+            who, again = ("fold", f"archive base --at {int(each.low)}") if each.folds else ("dump", "archive dump")
             why = f"that was begun at {show(each.low)} and has not ended"
-            yield Hold(who="dump", ts=each.low, restorable=False, why=why)
+            hint = f"`pumphouse {again}` ends it; killed, it holds for {self._live_s / 3600:g} h after its last object"
+            yield Hold(who=who, ts=each.low, restorable=False, why=why, hint=hint)
             over = next((base for base in self.view.bases if base.begun == each.over), None)
             if over is not None:
-                yield Hold(who="dump", ts=over.ts, restorable=True, why=f"{why}: it takes tables of an earlier one")
+                why += ", and takes tables of an earlier base"
+                yield Hold(who=who, ts=over.ts, restorable=True, why=why, hint=hint)
 
     def _proofs(self) -> Iterator[Hold]:
         for each in self._young(layout.PROOFS):
@@ -286,7 +293,7 @@ def _kept_after(run: _Run, expiry: Expiry) -> Kept:
     """What is kept when the range has moved; its DDL jobs are those of the range before, until they are written."""
     kept, view = run.view.kept, run.view
     after = expiry.after(kept, kept.ddl, who="", at_ms=0)
-    windows = tuple(each for each in view.windows if each.start >= expiry.start)
+    windows = view.windows.between(expiry.start, MAX_TSO)
     later = (each for each in run.archive.every_base() if after.has(each))  # also those that a base of their ts hides
     return Kept(range=after, windows=windows, bases=(*(each for each in expiry.bases if not each.columns), *later))
 
@@ -295,7 +302,7 @@ def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> No
     """Write what the next range needs, and put it; ManifestConflict. ``begun``: the dumps that the plan knew of."""
     archive, view = run.archive, run.view
     # HEAD may name an older window, which goes; and a stored schema from before the range counts no more.
-    archive.write_head(view.windows[-1] if view.windows else None)
+    archive.write_head(view.windows.last)
     stored = newest_schema(archive, expiry.start)
     if stored is not None and stored < expiry.start:
         rebuild(archive, expiry.start, anew=True)
@@ -309,13 +316,13 @@ def _move(run: _Run, expiry: Expiry, begun: Sequence[BaseBegun], who: str) -> No
     )
 
 
-def _joined(archive: Archive, known: Sequence[DdlEntry], gone: Sequence[Manifest]) -> tuple[DdlEntry, ...]:
+def _joined(archive: Archive, known: Sequence[DdlEntry], gone: Windows) -> tuple[DdlEntry, ...]:
     """The DDL jobs of windows that go, in an object behind those of earlier ones.
 
     It takes in the objects before it while they have no more jobs than it has: so there are few, and a job is written
     again only into an object at least twice as large.
     """
-    fresh = [each.ddl for each in gone if each.ddl is not None]
+    fresh = [*gone.ddls()]
     left, jobs = list(known), sum(each.jobs for each in fresh)
     if not jobs:
         return tuple(known)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pumphouse.advice import Do, Hint, Part
 from pumphouse.archive.document import parse
-from pumphouse.archive.layout import BASE, RANGE, base_low, folder_start
+from pumphouse.archive.layout import BASE, RANGE, WINDOWS, base_low, folder_start, window_start
 from pumphouse.errors import BinlogError
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso, show
@@ -37,7 +37,7 @@ def why_gone(store: ObjectStore, key: str) -> tuple[str, Part | Hint]:
         expired, begun, start = parse(newest, store.get(newest), RANGE_KIND, _read)
     except BinlogError:  # told when it is read for its own sake
         return "; ".join(rules), KEEP if rules else ""
-    window = folder_start(key)
+    window = window_start(key) if key.startswith(WINDOWS) else folder_start(key)
     if expired and (window is not None and window < start):
         return f"it expired meanwhile: {expired}", "run again: the archive is read anew"
     if expired and key.startswith(BASE) and base_low(key) < begun:

@@ -13,7 +13,8 @@ low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``base/<ts>/fo
 were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; ``failed/<what>.json``, how a snapshot
 or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry;
 ``range/<number>.json``, versions of what is kept; ``ddl/expired/<attempt>.parquet``, the DDL jobs of windows that are
-not.
+not; ``index/<start ts>-<end ts>-<digest>.parquet``, windows as columns; ``copy.json``, which says that all of it is the
+copy of another archive.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from pumphouse.model.tso import Tso, name20
 GENESIS = "genesis.json"
 HEAD = "HEAD"
 VERIFIED = "verified.json"
+COPY = "copy.json"
+GENESIS_COPIES = "genesis/"
 FAILED = "failed/"
 PROOFS = "proofs/"
 DRILLS = "drills/"
 RANGE = "range/"
+INDEX = "index/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SETTLED = "settled/"
@@ -69,6 +73,11 @@ def short_name(name: str) -> str:
 def window_key(start: Tso) -> str:
     """Manifest of the window that begins after ``start``."""
     return f"{WINDOWS}{name20(start)}.json"
+
+
+def before_window(start: Tso) -> str:
+    """What sorts before the manifest of that window, and behind those before it."""
+    return f"{WINDOWS}{name20(start)}"
 
 
 def window_start(key: str) -> Tso:
@@ -107,6 +116,17 @@ def expired_ddl_key(attempt: str) -> str:
 def range_key(number: int) -> str:
     """A version of what is kept."""
     return f"{RANGE}{number:020d}.json"
+
+
+def index_key(start: Tso, end: Tso, digest: str) -> str:
+    """Windows from one that begins at ``start`` to one that ends at ``end``, as columns; ``digest``: of its bytes."""
+    return f"{INDEX}{name20(start)}-{name20(end)}-{digest}.parquet"
+
+
+def index_range(key: str) -> tuple[Tso, Tso, str] | None:
+    """Start, end and digest that a key of `index_key` names; None for another key."""
+    found = re.fullmatch(rf"{INDEX}(\d{{20}})-(\d{{20}})-([0-9a-f]{{64}})\.parquet", key)
+    return None if found is None else (Tso(int(found.group(1))), Tso(int(found.group(2))), found.group(3))
 
 
 def folder_start(key: str) -> Tso | None:
@@ -191,7 +211,7 @@ def drill_key(begun_ms: int, attempt: str) -> str:
 
 def genesis_copy(sha256: str) -> str:
     """A ``genesis.json`` that is too large for the registry, kept to be put back."""
-    return f"genesis/{sha256}.json"
+    return f"{GENESIS_COPIES}{sha256}.json"
 
 
 def declared_key(node_id: str, from_ts: Tso) -> str:

@@ -71,7 +71,9 @@ class SegmentEntry:
             min_commit_ts=Tso(strict.integer(data["min_commit_ts"])),
             max_commit_ts=Tso(strict.integer(data["max_commit_ts"])),
             tables={
-                int(k): TableStat(rows=strict.integer(v["rows"]), bytes=strict.integer(v["bytes"]))
+                strict.integer(int(k), strict.MIN_INT64): TableStat(
+                    rows=strict.integer(v["rows"]), bytes=strict.integer(v["bytes"])
+                )
                 for k, v in data["tables"].items()
             },
         )

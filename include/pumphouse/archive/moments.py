@@ -23,8 +23,8 @@ def moment_before(archive: Archive, kind: str, number: int) -> Tso:
 
 def before_ddl(archive: Archive, number: int) -> Tso:
     """Before the binlog of the job that changes the schema; the binlogs of its states on the way there change none."""
-    for window in reversed(archive.chain()):
-        for each in () if window.ddl is None else read_jobs(archive.store, window.ddl):
+    for entry in reversed([*archive.windows().ddls()]):
+        for each in read_jobs(archive.store, entry):
             job = each.parsed() if number in (each.job_id, each.commit_ts) else None
             if job is not None and is_final(each, job):
                 return Tso(each.commit_ts - 1)
@@ -41,17 +41,16 @@ def before_txn(archive: Archive, ts: int) -> Tso:
         raise UsageError(
             f"the archive covers {show(kept.start)} to {show(end)}, and {show(ts)} is not in it{kept.aside(Tso(ts))}"
         )
-    for window in archive.chain(Tso(ts)):
-        if physical_ms(window.start) > physical_ms(ts) + _OPEN_H * 3_600_000:
+    for start, _, segment, _ in archive.windows(Tso(ts)).placed():
+        if physical_ms(start) > physical_ms(ts) + _OPEN_H * 3_600_000:
             break
-        for segment in window.segments:
-            if not segment.rows or segment.max_commit_ts < ts:
-                continue
-            found = read_columns(archive.store, segment, ("start_ts", "commit_ts"))
-            start_ts, commit_ts = (found.column(name).to_numpy() for name in ("start_ts", "commit_ts"))
-            hits = commit_ts[(start_ts == ts) | (commit_ts == ts)]
-            if len(hits):
-                return Tso(int(hits[0]) - 1)
+        if not segment.rows or segment.max_commit_ts < ts:
+            continue
+        found = read_columns(archive.store, segment, ("start_ts", "commit_ts"))
+        start_ts, commit_ts = (found.column(name).to_numpy() for name in ("start_ts", "commit_ts"))
+        hits = commit_ts[(start_ts == ts) | (commit_ts == ts)]
+        if len(hits):
+            return Tso(int(hits[0]) - 1)
     raise UsageError(
         f"the archive has no transaction whose start or commit ts is {show(ts)}",
         hint=(f"a start ts is looked for in the {_OPEN_H} hours after it; ", Do.FIND, " lists transactions"),

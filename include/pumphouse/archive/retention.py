@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from pumphouse.advice import Dump, command_line
 from pumphouse.archive.base import Base
-from pumphouse.archive.manifest import DdlEntry, Manifest, PumpEntry
+from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.range import OldestBase, Range
 from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, compose, physical_ms, show
 
@@ -39,7 +40,7 @@ class Policy:
         return self.bases is not None or self.days is not None
 
     def __str__(self) -> str:
-        said = [f"{self.bases} dumps"] if self.bases is not None else []
+        said = [f"{self.bases} bases"] if self.bases is not None else []
         said += [f"{self.days:g} days"] if self.days is not None else []
         return " and ".join(said) or "everything"
 
@@ -86,7 +87,7 @@ class Expiry:
     base: Base | None
     bases: tuple[Base, ...]
     bases_gone: tuple[Base, ...]
-    windows_gone: tuple[Manifest, ...]
+    windows_gone: Windows
     window: str
     pumps: tuple[PumpEntry, ...]
     held: tuple[Hold, ...]
@@ -128,15 +129,15 @@ def plan_expiry(view: ArchiveView, policy: Policy, holds: Sequence[Hold], now: T
     first, lacking = _whole(view, first)
     # Windows before the first dump are kept, too, while nobody wishes that anything goes.
     start = _start(view, _needed(bases[first:], holds)) if policy.wishes else view.kept.start
-    gone = tuple(each for each in windows if each.end <= start)
+    gone = windows.ended(start)
     return Expiry(
         start=start,
         base=bases[first] if bases else None,
         bases=bases[first:],
         bases_gone=bases[:first],
         windows_gone=gone,
-        window=next((each.previous for each in windows if each.start == start), view.kept.window),
-        pumps=gone[-1].pumps if gone else view.kept.pumps,
+        window=view.kept.window if start == view.kept.start else gone.digest,
+        pumps=view.kept.pumps if (last := gone.last) is None else last.pumps,
         held=(*_holding(view, holds, wished), *lacking),
         why_nothing="" if first or gone else _why_nothing(bases, policy, wished, now),
     )
@@ -199,8 +200,8 @@ def _start(view: ArchiveView, needed: Tso) -> Tso:
         return view.kept.start
     begun = [each.dropping_since for each in view.timeline.ddls(needed, view.end) if each.dropping_since]
     low = min([needed, *begun])
-    starts = [each.start for each in view.windows[: max(1, len(view.windows) - _NEWEST + 1)]]
-    return max((each for each in starts if each <= low), default=view.kept.start)
+    older = view.windows[: max(1, len(view.windows) - _NEWEST + 1)].starts
+    return Tso(int(max(older[older <= low], default=view.kept.start)))
 
 
 def _holding(view: ArchiveView, holds: Sequence[Hold], wished: int) -> list[Hold]:
@@ -218,7 +219,7 @@ def _why_nothing(bases: Sequence[Base], policy: Policy, wished: int, now: Tso) -
     if not bases:
         return f"there is no dump, so every window is needed: {command_line(Dump())}"
     if not policy.wishes:
-        return "no retention is set: retention.keep_bases, retention.keep_days"
+        return "no retention is set: retention.keep_bases (--keep-bases) or retention.keep_days (--keep-days)"
     if wished:
         return "it is held"
     if policy.bases is not None and len(bases) <= policy.bases:

@@ -25,6 +25,7 @@ from pumphouse.archive.schema_parts import (
     rows_of,
 )
 from pumphouse.archive.schema_store import fold_schema
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadSegment, BinlogError
 from pumphouse.schema.related import whole_from
 from pumphouse.schema.timeline import Timeline
@@ -72,7 +73,7 @@ def _content_problems(
     files: Container[str],
 ) -> Iterator[tuple[str, str]]:
     try:
-        timeline = fold_schema(archive, manifests, None).timeline
+        timeline = fold_schema(archive, Windows.of(manifests), None).timeline
     except BadSegment:
         return  # the jobs cannot be read; that is told of their own object
     except BinlogError as error:

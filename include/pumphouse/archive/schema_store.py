@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,7 +17,7 @@ from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_groups
 from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.manifest import DdlEntry, Manifest
+from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.schema_parts import (
     DOCUMENTS,
     REMEDY,
@@ -33,6 +33,7 @@ from pumphouse.archive.schema_parts import (
 )
 from pumphouse.archive.schema_stages import DdlRun, FoldPlan, FoldSummary, Sizes, plan_fold, tasks_of
 from pumphouse.archive.standing import timed_jobs, whole_history
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, ConfigError, ObjectExists
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Reach
@@ -76,8 +77,7 @@ def pending_jobs(archive: Archive, upto: Tso | None = None, *, enough: int = sys
     if at is None:
         past = sum(each.jobs for each in archive.range().ddl)
         return max(1, archive.genesis().ddl.jobs + past + _count(windows))
-    objects = (each.ddl for each in windows if each.ddl is not None)
-    jobs = (job for each in objects for _, some in read_groups(archive.store, each) for job in some)
+    jobs = (job for each in windows.ddls() for _, some in read_groups(archive.store, each) for job in some)
     return sum(1 for _ in islice(timed_jobs(job for job in jobs if at < job.commit_ts <= end), enough))
 
 
@@ -106,7 +106,7 @@ def timeline_of(archive: Archive, upto: Tso | None = None) -> Timeline:
     return fold_schema(archive, windows, at, end).timeline
 
 
-def _fold_new(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso) -> Folded:
+def _fold_new(archive: Archive, windows: Windows, at: Tso | None, upto: Tso) -> Folded:
     """Like `fold_schema`; of tables that the new jobs do not touch it may know nothing."""
     if at is not None:
         stored = read_stored(archive, at, windows)
@@ -116,13 +116,13 @@ def _fold_new(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upt
     return fold_schema(archive, windows, at, upto)
 
 
-def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
+def fold_schema(archive: Archive, windows: Windows, at: Tso | None, upto: Tso | None = None) -> Folded:
     """Fold what is stored at ``at`` (None = nothing is) and the jobs of these windows, which begin there or earlier.
 
     ``upto`` None = the end of the windows. Nothing else is read: neither a later window nor another stored object.
     """
     genesis = archive.genesis()
-    end = windows[-1].end if windows else genesis.ts
+    end = windows.end if windows else genesis.ts
     if at is not None and at > end:
         raise BadManifest(
             f"{parts_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
@@ -139,7 +139,7 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
     return Folded(Timeline.empty().fold(known).fold(fresh), stored, tuple(fresh))
 
 
-def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -> Timeline:
+def fold_tables(archive: Archive, windows: Windows, at: Tso | None) -> Timeline:
     """Like `fold_schema` up to the windows' end, of the tables that change in them, or have changes, and no others.
 
     Every database is there, and each sequence where one moved. Files of other tables are not read, unless a DDL of the
@@ -147,7 +147,7 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
     """
     if at is not None:
         stored, archived = read_stored(archive, at, windows), archive.jobs(windows, Tso(0), MAX_TSO)
-        more = {table for window in windows for segment in window.segments for table in segment.tables}
+        more = {*windows.table_ids()}
         if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
             more |= {*stored.sequences}
         found = _fold_some(archive, stored, tuple(timed_jobs(archived)), more)
@@ -192,14 +192,14 @@ class WholeFold:
 
     archive: Archive
     past: tuple[DdlEntry, ...]
-    windows: tuple[Manifest, ...]
+    windows: Windows
     upto: Tso
     since: Tso
     stored: SchemaParts | None
 
     def tasks(self, readers: int, sizes: Sizes) -> list[list[DdlRun]]:
         """What is read, by task; an object by no more than so many."""
-        brought = [*self.past, *(each.ddl for each in self.windows if each.ddl is not None)]
+        brought = [*self.past, *self.windows.ddls()]
         return tasks_of(self.archive.genesis().ddl, brought, readers=readers, jobs=sizes.task_jobs)
 
     def plan(self, surveys: Sequence[tuple[bytes, bytes]], sizes: Sizes) -> FoldPlan:
@@ -207,7 +207,7 @@ class WholeFold:
         return plan_fold(
             surveys,
             genesis_ts=self.archive.genesis().ts,
-            end=self.windows[-1].end if self.windows else self.archive.genesis().ts,
+            end=self.windows.end if self.windows else self.archive.genesis().ts,
             upto=self.upto,
             since=self.since,
             sizes=sizes,
@@ -249,19 +249,19 @@ def whole_fold(archive: Archive, upto: Tso | None = None, *, few: int) -> WholeF
     stored = None if at is None else read_stored(archive, at, windows)
     if not _ends_window(archive, windows, end):
         return None
-    if stored is not None and _count(each for each in windows if each.end > stored.upto) <= few:
+    if stored is not None and _count(windows.between(stored.upto, MAX_TSO)) <= few:
         fresh = list(timed_jobs(archive.jobs(windows, stored.upto, end)))
         if not fresh or _touched(fresh, stored) is not None:
             return None
-    every, past = tuple(archive.chain(genesis.ts)), archive.range().ddl
+    every, past = archive.windows(genesis.ts), archive.range().ddl
     if genesis.ddl.jobs + sum(each.jobs for each in past) + _count(every) <= few:
         return None
     return WholeFold(archive, past, every, end, genesis.ts if stored is None else stored.upto, stored)
 
 
-def _count(windows: Iterable[Manifest]) -> int:
+def _count(windows: Windows) -> int:
     """DDL binlogs of windows."""
-    return sum(each.ddl.jobs for each in windows if each.ddl is not None)
+    return sum(each.jobs for each in windows.ddls())
 
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
@@ -275,12 +275,12 @@ def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
     return max((each for each in found if each >= start and (upto is None or each <= upto)), default=None)
 
 
-def _ends_window(archive: Archive, windows: Sequence[Manifest], ts: Tso) -> bool:
+def _ends_window(archive: Archive, windows: Windows, ts: Tso) -> bool:
     """Only at a window's end is a name's content the same for every writer, whatever came after."""
-    return ts == archive.genesis().ts or any(each.end == ts for each in windows)
+    return ts == archive.genesis().ts or windows.digest_at(ts) is not None
 
 
-def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, summary: FoldSummary, upto: Tso) -> str:
+def _store(archive: Archive, windows: Windows, folded: Folded, summary: FoldSummary, upto: Tso) -> str:
     """Write what is new of a fold, and the document that names all of it; returns the document's name."""
     before, summaries = folded.stored, [summary]
     parts: tuple[Part, ...] = ()
@@ -292,7 +292,7 @@ def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, summar
 
 def _write_document(
     archive: Archive,
-    windows: Sequence[Manifest],
+    windows: Windows,
     upto: Tso,
     summaries: Sequence[FoldSummary],
     parts: tuple[Part, ...],
@@ -316,16 +316,16 @@ def _write_document(
     return document.key
 
 
-def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> str:
+def _window_digest(genesis: Genesis, windows: Windows, ts: Tso) -> str:
     """Digest of the manifest that ends at ``ts`` (of genesis where that is its ts), as these windows chain to it."""
     if ts == genesis.ts:
         return genesis.sha256
-    if windows and windows[0].start == ts:
-        return windows[0].previous
-    return next((each.sha256 for each in windows if each.end == ts), "no window ends there")
+    if windows and windows.start == ts:
+        return windows.previous
+    return windows.digest_at(ts) or "no window ends there"
 
 
-def read_stored(archive: Archive, upto: Tso, windows: Sequence[Manifest]) -> SchemaParts:
+def read_stored(archive: Archive, upto: Tso, windows: Windows) -> SchemaParts:
     """What is stored at ``upto``, made from the window that ends there; BadManifest."""
     genesis, key = archive.genesis(), parts_key(upto)
     found = SchemaParts.from_json(key, archive.store.get(key))
@@ -340,12 +340,12 @@ def _check_origin(key: str, found: SchemaParts, genesis: str, window: str) -> No
         raise BadManifest(f"{key} was made from another window", hint=REMEDY, path=key, reason="window")
 
 
-def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest], Tso]:
+def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, Windows, Tso]:
     """Newest stored schema at or below ``upto``, the windows from there on, and ``upto`` (None = where they end)."""
     kept = archive.range()
     at = newest_schema(archive, upto)
-    windows = archive.chain(kept.start if at is None else at)
-    end = windows[-1].end if windows else kept.start
+    windows = archive.windows(kept.start if at is None else at)
+    end = windows.end if windows else kept.start
     if upto is not None and not kept.start <= upto <= end:
         raise ConfigError(
             f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(upto)}{kept.aside(upto)}",

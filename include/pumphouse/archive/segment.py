@@ -346,27 +346,30 @@ def lengths(array: pa.LargeBinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.diff(offsets[array.offset : array.offset + len(array) + 1])
 
 
-class verified:  # noqa: N801 -- a context manager that reads as a phrase
-    """The object's bytes as an Arrow source, after their digest was found right."""
+class fetched:  # noqa: N801 -- a context manager that reads as a phrase
+    """The object's bytes, or a file where they are many, after their digest was found right; BadSegment."""
 
-    def __init__(self, store: ObjectStore, entry: SegmentEntry | DdlEntry) -> None:
+    def __init__(
+        self, store: ObjectStore, entry: SegmentEntry | DdlEntry, *, in_memory: int = _IN_MEMORY_BYTES
+    ) -> None:
         self._store = store
         self._entry = entry
+        self._in_memory = in_memory
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Any:
         entry = self._entry
         try:
-            if entry.bytes <= _IN_MEMORY_BYTES:
+            if entry.bytes <= self._in_memory:
                 data = self._store.get(entry.key)
                 self._check(len(data), hashlib.sha256(data).hexdigest())
-                return pa.BufferReader(pa.py_buffer(data))
+                return data
             self._folder = tempfile.TemporaryDirectory(prefix="pumphouse-segment-")
             path = Path(self._folder.name, "segment.parquet")
             self._store.get_file(entry.key, path)
             with path.open("rb") as file:
                 self._check(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-            return pa.memory_map(str(path))
+            return path  # noqa: TRY300
         except ObjectNotFound as error:
             self.__exit__()
             why, hint = why_gone(self._store, entry.key)
@@ -394,6 +397,14 @@ class verified:  # noqa: N801 -- a context manager that reads as a phrase
                 f"{entry.key} has the digest {digest}, the manifest says {entry.sha256}",
                 path=entry.key, offset=0, reason="sha256",
             )  # fmt: skip
+
+
+class verified(fetched):  # noqa: N801 -- as above
+    """The same as an Arrow source."""
+
+    def __enter__(self) -> Any:
+        found = super().__enter__()
+        return pa.memory_map(str(found)) if isinstance(found, Path) else pa.BufferReader(pa.py_buffer(found))
 
 
 def _conform(batch: pa.RecordBatch, payload: pa.LargeBinaryArray) -> pa.RecordBatch:

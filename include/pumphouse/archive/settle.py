@@ -86,8 +86,8 @@ def _elsewhere(
     if segments is None:
         if commit.commit_ts <= archive.range().start:
             return None
-        window = archive.windows_between(Tso(commit.commit_ts - 1), commit.commit_ts)
-        segments = [segment for manifest in window for segment in manifest.segments]
+        window = archive.by_manifests().windows_between(Tso(commit.commit_ts - 1), commit.commit_ts)
+        segments = [each.segment for each in window.placed()]
     found = digest_of(archive.store, segments, commit.start_ts, commit.commit_ts)
     mine = found.pop(node_id, None)
     if passed and mine is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import ArchivedJob, is_final, read_jobs
-from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.windows import Windows
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import TimedJob, running_at_genesis
 
@@ -55,13 +55,13 @@ def at_genesis(kept: Kept, brought: tuple[Ints, Ints], genesis_ts: Tso, end: Tso
     return chosen, np.maximum.accumulate(np.minimum(kept.finished_ts[chosen], genesis_ts))
 
 
-def whole_history(archive: Archive, windows: Sequence[Manifest], upto: Tso) -> tuple[list[TimedJob], list[TimedJob]]:
+def whole_history(archive: Archive, windows: Windows, upto: Tso) -> tuple[list[TimedJob], list[TimedJob]]:
     """Jobs that make the schema at genesis, and those that windows bring up to a moment, those that are gone too.
 
     ``windows``: all that are kept.
     """
     genesis = archive.genesis()
-    end = windows[-1].end if windows else genesis.ts
+    end = windows.end if windows else genesis.ts
     archived = [*archive.past_jobs(windows), *archive.jobs(windows, genesis.ts, end)]
     kept = [(each.job_id, job) for each in read_jobs(archive.store, genesis.ddl) if (job := each.parsed()) is not None]
     brought = [(each.job_id, each.commit_ts) for each in archived if each.job is not None]

@@ -20,16 +20,16 @@ from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun
-from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, CorruptionError, ObjectNotFound, StoreUnavailable
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectInfo, ObjectStore
 from pumphouse.objectstore.probe import KEEP
 
 EXPIRED, ORPHAN = "expired", "orphan"
-_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA)
+_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX)
 _DELETERS, _AT_ONCE = 8, 64
 _OF_DUMPS = ("/base.json", "/folded.json", "/begun.json")
 _PROBE, _PROBES = "probe/clock", 5
@@ -49,7 +49,7 @@ class Kept:
     """What is kept, as one look saw it. ``taken_from``: dumps that one under way takes tables of, kept or not."""
 
     range: Range
-    windows: tuple[Manifest, ...]
+    windows: Windows
     bases: tuple[Base, ...]
     taken_from: tuple[Base, ...] = ()
 
@@ -58,11 +58,9 @@ class Kept:
         genesis = archive.genesis()
         found: dict[str, int | None] = {genesis.ddl.key: genesis.ddl.bytes}
         found |= {each.key: each.bytes for each in self.range.ddl}
-        for window in self.windows:
-            found[window.key] = None
-            found |= {each.key: each.bytes for each in window.segments}
-            if window.ddl is not None:
-                found[window.ddl.key] = window.ddl.bytes
+        found |= dict.fromkeys(map(layout.window_key, self.windows.starts.tolist()))
+        found |= dict(self.windows.names())
+        found |= {each.key: each.bytes for each in self.windows.ddls()}
         for base in (*self.bases, *self.taken_from):
             found |= dict.fromkeys(base.keys)
             found |= {each.key: each.bytes for table in base.tables for each in table.segments}
@@ -91,7 +89,7 @@ def look_at_kept(archive: Archive, live: Callable[[], Iterable[BaseBegun]]) -> K
     over, every = {each.over for each in live()}, archive.every_base()
     bases = (*([] if first is None else [first]), *(each for each in every if kept.has(each)))
     taken_from = tuple(each for each in every if each.begun in over)
-    return Kept(range=kept, windows=tuple(archive.chain()), bases=bases, taken_from=taken_from)
+    return Kept(range=kept, windows=archive.windows(), bases=bases, taken_from=taken_from)
 
 
 def begun_and_live(archive: Archive, *, now_s: float, for_s: float) -> list[BaseBegun]:
@@ -106,7 +104,8 @@ def begun_and_live(archive: Archive, *, now_s: float, for_s: float) -> list[Base
     for each in listed:
         low = layout.base_low(each.key)
         dump = each.key == layout.base_begun(low) and layout.base_document(low) not in keys
-        if (dump or layout.is_fold_note(each.key)) and now_s - newest[low] <= for_s:
+        fold = layout.is_fold_note(each.key) and layout.folded_document(low) not in keys
+        if (dump or fold) and now_s - newest[low] <= for_s:
             with suppress(ObjectNotFound):  # it was given up meanwhile
                 found.append(BaseBegun.from_json(each.key, archive.store.get(each.key)))
     return found
@@ -128,23 +127,33 @@ def require_whole(store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[
 
     What was put since ``listed`` is asked for by name.
     """
-    there, rules = {each.key: each.size for each in listed}, store.losing()
+    found = first_lacking(store, listed, named)
+    if found is not None:
+        key, what = found
+        rules = store.losing()
+        raise BadManifest(
+            f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
+            hint=KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify --quick",
+            path=key,
+            offset=0,
+            reason="missing",
+        )
+
+
+def first_lacking(
+    store: ObjectStore, listed: Iterable[ObjectInfo], named: dict[str, int | None]
+) -> tuple[str, str] | None:
+    """The first of what is named that is not there, or has another size, and what is wrong; None = all is there."""
+    there = {each.key: each.size for each in listed}
     for key, size in named.items():
         if key not in there or size not in (None, there[key]):
             try:
                 have = store.size(key)
             except ObjectNotFound:
                 have = None
-            if have is not None and size in (None, have):
-                continue
-            what = "is not there" if have is None else f"has {have} bytes, and not {size}"
-            raise BadManifest(
-                f"{key} {what}, and what is kept needs it: nothing expires{''.join(f'; {each}' for each in rules)}",
-                hint=KEEP if rules else ("put it back from a copy of the archive; ", Do.VERIFY_NAMES),
-                path=key,
-                offset=0,
-                reason="missing",
-            )
+            if have is None or size not in (None, have):
+                return key, "is not there" if have is None else f"has {have} bytes, and not {size}"
+    return None
 
 
 def find_waste(
@@ -161,7 +170,7 @@ def find_waste(
         resume_s: how long a dump may be gone on with that was killed.
     """
     named, start = kept.named(archive), kept.range.start
-    published = {window.start for window in kept.windows}
+    published = {*kept.windows.starts.tolist()}
     found: list[Waste] = []
 
     def old(each: ObjectInfo) -> bool:
@@ -169,6 +178,11 @@ def find_waste(
 
     for each in listed:
         if each.key in named or each.key.startswith((layout.BASE, layout.SCHEMA)):
+            continue
+        if each.key.startswith(layout.INDEX):
+            run = layout.index_range(each.key)
+            if run is not None and run[1] <= start:
+                found.append(Waste(each, EXPIRED, "windows"))
             continue
         begins = layout.window_start(each.key) if each.key.startswith(layout.WINDOWS) else layout.folder_start(each.key)
         if begins is not None and begins < start:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pumphouse.advice import Do, Hint
+from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
-from pumphouse.archive.layout import VERIFIED
-from pumphouse.errors import ObjectNotFound
+from pumphouse.errors import BadManifest, ObjectNotFound
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
@@ -26,10 +26,15 @@ class Verified:
 
 
 def write_verified(archive: Archive, end: Tso) -> None:
-    """Note a sound verification up to a window's end; a shorter one than is noted is noted too: it is newer."""
-    newest = next((each for each in archive.listed() if each.end == end), None)
-    digest = archive.genesis().sha256 if newest is None else newest.sha256
-    archive.store.put(VERIFIED, dump(KIND, {"end": int(end), "window_sha256": digest}))
+    """Note a sound verification up to a window's end; a shorter one than is noted is noted too: it is newer.
+
+    BadManifest where the windows that are kept do not end there, nor begin.
+    """
+    kept = archive.range()
+    digest = kept.window if end == kept.start else archive.listed().digest_at(end)
+    if digest is None:
+        raise BadManifest(f"no window ends at {end}", path=layout.WINDOWS, offset=0, reason="gap")
+    archive.store.put(layout.VERIFIED, dump(KIND, {"end": int(end), "window_sha256": digest}))
 
 
 def read_verified(archive: Archive) -> Verified | None:
@@ -39,7 +44,7 @@ def read_verified(archive: Archive) -> Verified | None:
         return Verified(end=Tso(strict.integer(value["end"])), window_sha256=strict.text(value["window_sha256"]))
 
     try:
-        data = archive.store.get(VERIFIED)
+        data = archive.store.get(layout.VERIFIED)
     except ObjectNotFound:
         return None
-    return parse(VERIFIED, data, KIND, read, remedy=AGAIN)
+    return parse(layout.VERIFIED, data, KIND, read, remedy=AGAIN)

@@ -31,6 +31,7 @@ from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.history import ddl_binlogs, needs_job
+from pumphouse.archive.indexing import index_problems
 from pumphouse.archive.manifest import (
     AcceptedCommit,
     DdlEntry,
@@ -161,6 +162,7 @@ def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick)
     report.start = report.end = kept.start
     # What is derived and dumps first, then HEAD, then the windows: what is published meanwhile has all that it needs.
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
+    index = [each.key for each in archive.store.list(layout.INDEX)]
     dumps = [each.key for each in archive.store.list(layout.BASE)]
     bases = layout.base_documents(dumps)
     settled = [each.key for each in archive.store.list(layout.SETTLED)]
@@ -170,6 +172,7 @@ def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick)
     head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, kept, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
+    _check_index(archive, index, kept, manifests, report)
     _check_verified(archive, kept, manifests, report)
     _check_declared(archive, manifests, report)
     _check_settled(archive, settled, kept, manifests, report)
@@ -268,6 +271,16 @@ def _check_newest(
 
 def _named_start(genesis: Genesis, head: Head) -> Tso:
     return genesis.ts if head.manifest == layout.GENESIS else layout.window_start(head.manifest)
+
+
+def _check_index(
+    archive: Archive, keys: Sequence[str], kept: Range, manifests: Sequence[Manifest], report: VerifyReport
+) -> None:
+    """What runs of the index say is what the manifests say."""
+    report.objects += len(keys)
+    damaged = {each.key for each in report.problems}
+    found = index_problems(archive, keys, kept.start, manifests, damaged)
+    report.problems += [Problem(key=key, what=what) for key, what in found]
 
 
 def _check_verified(archive: Archive, kept: Range, manifests: Sequence[Manifest], report: VerifyReport) -> None:

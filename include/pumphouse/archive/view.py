@@ -6,7 +6,7 @@ that is published meanwhile belongs to the next run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pumphouse.advice import Do, Restore
@@ -14,9 +14,9 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
 from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import is_system
@@ -42,7 +42,7 @@ class ArchiveView:
 
     genesis: Genesis
     kept: Range
-    windows: tuple[Manifest, ...]
+    windows: Windows
     timeline: Timeline
     bases: tuple[Base, ...] = ()
     setvals: tuple[SetVal, ...] = ()
@@ -52,7 +52,7 @@ class ArchiveView:
     @property
     def end(self) -> Tso:
         """Everything with commit ts up to this is seen, and nothing above it."""
-        return self.windows[-1].end if self.windows else self.genesis.ts
+        return self.windows.end if self.windows else self.genesis.ts
 
     @property
     def reach(self) -> Tso:
@@ -62,7 +62,7 @@ class ArchiveView:
     @property
     def start(self) -> Tso:
         """Ranges may begin here."""
-        return self.windows[0].start if self.windows else self.kept.start
+        return self.windows.start if self.windows else self.kept.start
 
     @property
     def databases(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class ArchiveView:
             for table_id in event.returning
         )
 
-    def between(self, after: Tso, upto: Tso) -> tuple[Manifest, ...]:
+    def between(self, after: Tso, upto: Tso) -> Windows:
         """Windows that hold commit ts in (after, upto].
 
         ConfigError when the range is not all seen: a plan beyond the timeline cannot be made, nor is it cut to fit.
@@ -127,9 +127,7 @@ class ArchiveView:
                 have_from=self.start,
                 have_to=self.reach,
             )
-        if after >= upto:
-            return ()
-        return tuple(each for each in self.windows if each.start < upto and each.end > after)
+        return self.windows.between(after, upto) if after < upto else self.windows[:0]
 
 
 def read_view(
@@ -177,16 +175,16 @@ def _read(
     low = min(genesis.ts if stored is None else stored, genesis.ts if since is None else since)
     # Before the windows: a dump is put after the windows that it needs.
     later = archive.bases(MAX_TSO) if since is None else []
-    windows = _up_to(archive.chain(Tso(low)), kept, end)
+    windows = _up_to(archive.windows(Tso(low)), kept, end)
     if touched and since is not None:
         timeline = fold_tables(archive, windows, stored)
     else:
-        upto = upto if upto is not None and windows and kept.start <= upto < windows[-1].end else None
+        upto = upto if upto is not None and windows and kept.start <= upto < windows.end else None
         timeline = fold_schema(archive, windows, stored, upto).timeline
     if windows and since is not None:
-        begun = [each.dropping_since for each in timeline.ddls(since, windows[-1].end) if each.dropping_since]
-        if begun and min(begun) < windows[0].start:
-            windows = _up_to(archive.chain(Tso(max(min(begun), kept.start))), kept, windows[-1].end)
+        begun = [each.dropping_since for each in timeline.ddls(since, windows.end) if each.dropping_since]
+        if begun and min(begun) < windows.start:
+            windows = _up_to(archive.windows(Tso(max(min(begun), kept.start))), kept, windows.end)
     behind = Later() if upto is None else look_at_later(archive.jobs(windows, upto, MAX_TSO))
     if behind.tables or behind.schemas:
         timeline = replace(timeline, events=with_kept(timeline.events, behind.tables, behind.schemas))
@@ -204,7 +202,7 @@ def _read(
     return replace(view, bases=(*first_base(view), *(base for base in later if base.ts <= view.end)))
 
 
-def _setvals(archive: Archive, windows: Sequence[Manifest], timeline: Timeline, *, past: bool) -> tuple[SetVal, ...]:
+def _setvals(archive: Archive, windows: Windows, timeline: Timeline, *, past: bool) -> tuple[SetVal, ...]:
     """Read only where there is a sequence: the objects of every window are opened. ``past``: what is gone too."""
     if not any(versions[-1].table.is_sequence for versions in timeline.versions.values()):
         return ()
@@ -232,9 +230,9 @@ def has_rows(version: TableVersion) -> bool:
     return not (is_system(version.db) or table.is_view or table.is_sequence or temporary)
 
 
-def _up_to(windows: Sequence[Manifest], kept: Range, end: Tso | None) -> tuple[Manifest, ...]:
-    seen = tuple(each for each in windows if end is None or each.end <= end)
-    have = seen[-1].end if seen else kept.start
+def _up_to(windows: Windows, kept: Range, end: Tso | None) -> Windows:
+    seen = windows if end is None else windows.ended(end)
+    have = seen.end if seen else kept.start
     if end is not None and have != end:
         raise ConfigError(
             f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",

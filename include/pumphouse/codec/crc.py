@@ -30,20 +30,20 @@ def _has_instruction() -> bool:
     return platform.machine() in ("x86_64", "AMD64") and bool(features.get("sse4.2"))
 
 
-def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """(8, 256): what a byte does to the sum when 0 to 7 bytes follow it."""
+def tables(polynomial: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """(8, 256): what a byte does to the sum when 0 to 7 bytes follow it; of a reflected polynomial."""
     table = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         value = byte
         for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+            value = value >> 1 ^ (polynomial if value & 1 else 0)
         table[0, byte] = value
     for row in range(1, 8):
         table[row] = table[row - 1] >> np.uint32(8) ^ table[0][table[row - 1] & 0xFF]
     return table
 
 
-_TABLE = _tables()
+_TABLE = tables(_POLYNOMIAL)
 
 
 def _instruction(name: str, bits: int) -> Any:

@@ -89,7 +89,7 @@ def encode_insert(table: TableInfo, values: Mapping[int, Value], *, handle: int 
         if column.id in parts and not _in_list(table, *parts[column.id]):
             continue
         value = values.get(column.id)
-        if value is None and not _has_default(column):
+        if value is None and not has_default(column):
             continue
         _append_pair(body, column, value)
     return bytes(out + (body or EMPTY))
@@ -159,7 +159,8 @@ def _is_virtual(column: ColumnInfo) -> bool:
     return column.generated and not column.generated_stored
 
 
-def _has_default(column: ColumnInfo) -> bool:
+def has_default(column: ColumnInfo) -> bool:
+    """Whether a row that lacks the column would not be NULL there, so that inserted rows say it."""
     return not (
         column.default is None
         and column.default_bit is None

@@ -18,6 +18,7 @@ from rich.table import Table
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
+from pumphouse.archive.copyof import read_copy_of
 from pumphouse.archive.declare import accept as accept_commit
 from pumphouse.archive.declare import declarations, declare_lost, known_pump
 from pumphouse.archive.init import describe, init_archive
@@ -29,11 +30,14 @@ from pumphouse.archive.verified import write_verified
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
+from pumphouse.archive.windows import Totals, Windows
 from pumphouse.ask import confirm
+from pumphouse.capture.passed import waiter
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.base import base_command
+from pumphouse.commands.copy import copy_command, promote_command
 from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
 from pumphouse.commands.export import export_command
 from pumphouse.commands.find import find_command
@@ -49,6 +53,7 @@ from pumphouse.rpc.operator import proof
 from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+_NEWEST_SHOWN = 10
 
 
 def _open(settings: Settings) -> tuple[Archive, Cluster]:
@@ -167,7 +172,7 @@ def archive() -> None:
 
 
 archive.add_command(base_command)
-for command in (expire_command, mark_command, marks_command, unmark_command):
+for command in (copy_command, promote_command, expire_command, mark_command, marks_command, unmark_command):
     archive.add_command(command)
 archive.add_command(prove_command)
 archive.add_command(proofs_command)
@@ -241,7 +246,15 @@ def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpRepo
                 note = f"{rows:,} of about {estimate:,} rows, {what}"
                 shown.update(task, completed=rows, total=max(estimate, 1), note=note)
 
-        return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables, progress=progress)
+        return take_dump(
+            parts.archive,
+            parts.cluster,
+            parts.history,
+            settings,
+            tables=tables,
+            progress=progress,
+            settle=waiter(parts.cluster, settings.source),
+        )
 
 
 def _print_dump(report: DumpReport) -> None:
@@ -251,27 +264,32 @@ def _print_dump(report: DumpReport) -> None:
 
 
 @archive.command("ls")
+@click.option(
+    "--windows", "every", is_flag=True, help="List every window. Without it, you see the newest ones and totals."
+)
 @archive_option
 @json_option
 @pass_context
-def ls_command(context: Context, *, as_json: bool) -> None:
+def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
     """Show what the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps.
 
     It needs no cluster: without one, only the checkpoint is not known.
     """
     parts = Parts(context.settings)
     opened, cluster = parts.readable_archive, parts.cluster_if_there
-    genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
+    genesis, lost = opened.genesis(), declarations(opened)
     checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
-    end = windows[-1].end if windows else genesis.ts
-    view, proof = read_view(opened), newest_proof(opened)
-    bases, kept = view.bases, view.kept
+    of, view, proof = read_copy_of(opened.store), read_view(opened), newest_proof(opened)
+    copied_from, a_copy = ("", "") if of is None else (of.url, f", a copy of {of.url}")
+    bases, kept, windows, end = view.bases, view.kept, view.windows, view.end
+    totals = windows.totals()
     if as_json:
         _print_json(
             {
                 "url": opened.url,
                 "cluster_id": opened.cluster_id,
                 "archive_id": opened.archive_id,
+                "copy_of": copied_from,
                 "genesis": int(genesis.ts),
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
@@ -283,7 +301,8 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "bases": [_base_dict(each) for each in bases],
                 "proof": None if proof is None else proof.summary(),
                 "declared": [each.to_dict() for each in lost],
-                "windows": [_window_dict(each) for each in windows],
+                "totals": {"windows": len(windows), **totals._asdict()},
+                **({"windows": [_window_dict(each) for each in windows]} if every else {}),
             }
         )
         return
@@ -291,7 +310,11 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         click.echo(f"restorable from {show(bases[0].ts)} to {show(end)}")
     else:
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
-    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    click.echo(f"{opened.url}{a_copy}: {describe(genesis)}; {len(windows):,} windows up to {show(end)}")
+    click.echo(
+        f"in them {totals.rows:,} transactions, {totals.changes:,} row changes, {totals.ddls:,} DDL jobs, "
+        f"{totals.segments:,} segments of {decimal(totals.bytes)}"
+    )
     if kept.base is not None:
         click.echo(kept.told())
     for mark in kept.marks:
@@ -307,22 +330,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         follows = context.settings.airflow.gc_follows == "load"
         moved = "GC moves it to what the target has" if follows else "the next snapshot moves it"
         click.echo(f"its checkpoint is {show(checkpoint)}; {moved}")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "SIZE", "PUMPS", "NOTES"):
-        table.add_column(heading, overflow="fold")
-    for each in windows:
-        row = _window_dict(each)
-        notes = [f"{len(each.declared)} declared lost"] if each.declared else []
-        notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
-        notes += [f"{len(each.accepted)} accepted by name"] if each.accepted else []
-        notes += ["TiDB skipped binlogs"] if each.binlog_skipped else []
-        notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
-        table.add_row(
-            str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
-            decimal(int(row["bytes"])), str(len(each.pumps)), "; ".join(notes),
-        )  # fmt: skip
-    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
-    console.print(table)
+    _print_windows(windows, every=every)
     for each_lost in lost:
         click.echo(
             f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
@@ -330,19 +338,53 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         )
 
 
+def _print_windows(windows: Windows, *, every: bool) -> None:
+    shown = windows if every else windows[-_NEWEST_SHOWN:]
+    if len(shown) < len(windows):
+        notes = "; ".join(_notes(windows.totals(), sum(1 for _ in windows.skipped()), sorted(windows.unsynced())))
+        of_all = f"; of all: {notes}" if notes else ""
+        click.echo(f"the newest {len(shown)} windows (--windows lists all){of_all}:")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "SIZE", "PUMPS", "NOTES"):
+        table.add_column(heading, overflow="fold")
+    for each in shown:
+        of = Windows.of([each]).totals()
+        table.add_row(
+            str(int(each.start)), show(each.end), str(of.rows), str(of.changes), str(of.ddls), decimal(of.bytes),
+            str(len(each.pumps)), "; ".join(_notes(of, int(each.binlog_skipped or 0), each.unsynced)),
+        )  # fmt: skip
+    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
+    console.print(table)
+
+
+def _notes(totals: Totals, skipped: int, unsynced: Sequence[str]) -> Iterator[str]:
+    """What is unusual about windows."""
+    for count, what in (
+        (totals.declared, "declared lost"),
+        (totals.duplicates, "duplicates"),
+        (totals.accepted, "accepted by name"),
+    ):
+        if count:
+            yield f"{count} {what}"
+    if skipped:
+        yield "TiDB skipped binlogs"
+    if unsynced:
+        yield f"no fsync: {', '.join(unsynced)}"
+
+
 def _print_bases(bases: Sequence[Base]) -> None:
     for base in bases:
         what = "dump" if base.folded is None else "folded base"
         if base.tables:
             of = "" if base.folded is None else f", folded from the base of {show(base.folded)}"
-            click.echo(f"{what} {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows{of}")
+            click.echo(f"{what} {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows{of}; {base.key}")
         for left_out in base.without:
             click.echo(f"{what} {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
 
 
 def _base_dict(base: Base) -> dict[str, Any]:
     without = {each.name: each.why for each in base.without}
-    of = {"ts": int(base.ts), "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
+    of = {"ts": int(base.ts), "key": base.key, "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
     return of | {"folded_ts": None if base.folded is None else int(base.folded), "without": without}
 
 
@@ -381,12 +423,12 @@ def show_command(context: Context, *, which: str) -> None:
         click.echo(opened.store.get(GENESIS), nl=False)
         return
     ts = read_time(context.settings, which)
-    for each in opened.chain():
-        if each.start <= ts < each.end or each.end == ts == opened.end():
-            click.echo(opened.store.get(window_key(each.start)), nl=False)
-            return
+    found, end = opened.windows(ts), opened.end()
+    if found and found.start <= ts <= end:
+        click.echo(opened.store.get(window_key(found.start)), nl=False)
+        return
     raise UsageError(
-        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(opened.end())}"
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.range().start)} to {show(end)}"
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Too many sessions, or the server ends: of no statement's making.
 _LOST = (1040, 1053, 1203, 1317, 1927)
+_FIRST = 5
 SECTIONS = ("source", "target", "restore_target")
 _SIDE = (
     "A section of the settings (source, target, restore_target, NAME of [targets.NAME]), or mysql://user@host:port "
@@ -48,7 +49,7 @@ _SIDE = (
 )
 @click.option("--ignore", multiple=True, metavar="NAME", help="Leave this schema out; repeatable.")
 @click.option("--no-views", is_flag=True, help="Compare tables only.")
-@click.option("--first", default=5, show_default=True, help="Rows to show for each table that differs.")
+@click.option("--first", type=click.IntRange(0), help=f"Rows to show for each table that differs. Default: {_FIRST}.")
 @click.option(
     "--connections",
     type=click.IntRange(1),
@@ -76,7 +77,7 @@ def diff(
     schemas: tuple[str, ...],
     ignore: tuple[str, ...],
     no_views: bool,
-    first: int,
+    first: int | None,
     connections: int | None,
     fix_sql: Path | None,
     archive_at: str | None,
@@ -92,9 +93,16 @@ def diff(
     under its name on the target. Exit code 1 if anything differs. Let both servers stand still.
     """
     if archive_at is not None:
-        given = {"--source": source != "source", "--ignore": ignore, "--no-views": no_views, "--fix-sql": fix_sql}
+        given = {
+            "--source": source != "source", "--ignore": ignore, "--no-views": no_views, "--first": first is not None,
+            "--connections": connections is not None, "--fix-sql": fix_sql,
+        }  # fmt: skip
         if wrong := [name for name, is_given in given.items() if is_given]:
-            raise UsageError(f"with --archive-at, {', '.join(wrong)} has no meaning")
+            raise UsageError(
+                f"with --archive-at, {', '.join(wrong)} has no meaning",
+                hint="to see every row, or get statements: restore onto another server, and compare with that "
+                f"(pumphouse diff --source restore_target --target {target} --fix-sql FILE)",
+            )
         _with_archive(context, target, archive_at, schemas, as_json=as_json)
         return
     from pumphouse.diff.compare import compare
@@ -125,7 +133,7 @@ def diff(
             ignore=(*ignore, *beside),
             own=parts_schemas(context.settings),
             views=not no_views,
-            first=first,
+            first=_FIRST if first is None else first,
             connections=connections or context.settings.load.connections,
             fix=fix,
             routed=routed,

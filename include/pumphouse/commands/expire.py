@@ -25,7 +25,12 @@ _SHOWN_ORPHANS = 20
 
 
 @click.command("expire")
-@click.option("--keep-bases", type=int, metavar="N", help="Keep the newest N dumps; else as retention.keep_bases says.")
+@click.option(
+    "--keep-bases",
+    type=int,
+    metavar="N",
+    help="Keep the newest N bases, dumps and folded ones; else as retention.keep_bases says.",
+)
 @click.option("--keep-days", type=float, metavar="D", help="Keep D days restorable; else as retention.keep_days says.")
 @click.option(
     "--without",
@@ -49,7 +54,7 @@ def expire_command(
 ) -> None:
     """Delete what retention does not keep, and what killed tasks left behind.
 
-    Kept are the newest N dumps, or the moments of D days (of both, whatever one wants), every mark, the newest dump,
+    Kept are the newest N bases, or the moments of D days (of both, whatever one wants), every mark, the newest base,
     and what a target, a restore, a drill, a proof or a dump under way still needs. A server that does not answer holds
     everything. Without retention only objects that nothing names are deleted. You may kill it and run it again.
     """
@@ -77,7 +82,7 @@ def expire_command(
 def _print(found: ExpireReport) -> None:
     click.echo(f"kept: {found.policy}")
     if found.restorable_from is None:
-        click.echo("nothing can be restored: there is no dump")
+        click.echo("nothing can be restored: there is no base")
     else:
         when = "can" if found.why_nothing else "can then"
         click.echo(f"one {when} restore from {show(found.restorable_from)} to {show(found.restorable_to)}")
@@ -85,13 +90,13 @@ def _print(found: ExpireReport) -> None:
         click.echo(f"nothing expires: {found.why_nothing}")
     else:
         click.echo(
-            f"{len(found.bases_gone)} dumps and {found.windows_gone} windows expire; "
+            f"{len(found.bases_gone)} bases and {found.windows_gone} windows expire; "
             f"windows stay from {show(found.start)} on"
         )
     for ts in found.bases_gone:
-        click.echo(f"  dump {show(ts)} goes")
+        click.echo(f"  base {show(ts)} goes")
     for ts in found.bases:
-        click.echo(f"  dump {show(ts)} stays")
+        click.echo(f"  base {show(ts)} stays")
     for each in found.held:
         click.echo(f"held by {each}")
     for what, count in sorted(found.objects.items()):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pumphouse.restore.find import Found
 
 _ROWS, _DDL = ("insert", "update", "delete"), "ddl"
+_NEWER = "; `pumphouse snapshot` brings in what was written since"
 
 
 @click.command("find")
@@ -90,7 +91,7 @@ def find_command(
         if begin >= upto:
             raise UsageError(
                 f"nothing lies between {show(after)} and {show(upto if asked is None else asked)} in the archive",
-                hint=f"it covers {show(kept.start)} to {show(view.end)}",
+                hint=f"it covers {show(kept.start)} to {show(view.end)}{_NEWER}",
             )
         sought = Sought(
             after=begin,
@@ -101,13 +102,14 @@ def find_command(
             rows=rows,
         )
         losses = losses_of(view.windows, after=begin, upto=upto)
-        found, shown = find(archive, view, sought, tell), []
+        found, shown, last, rows_of = find(archive, view, sought, tell), [], None, None
         for each in islice(found, limit):
             if as_json:
                 shown.append(each.to_dict())
             else:
                 _print(each)
             last = each.commit_ts
+            rows_of = rows_of if each.action else last
         more = next(found, None) is not None
     if as_json:
         said = {"after_ts": begin, "upto_ts": upto, "found": shown, "more": more}
@@ -115,9 +117,12 @@ def find_command(
         return
     if more:
         click.echo(f"there are more: the same with --from {last} goes on")
-    click.echo(
-        f"searched from {show(begin)} to {show(upto)}{'' if asked in (None, upto) else ', where the archive ends'}"
-    )
+    if last is None:
+        click.echo("found nothing")
+    ends = f", where the archive ends{_NEWER}" if upto == view.end and (asked is None or asked > upto) else ""
+    click.echo(f"searched from {show(begin)} to {show(upto)}{ends}")
+    if rows_of is not None:
+        click.echo(f"to take one back on a live server: pumphouse flashback --txn {rows_of} --into source")
     if begin > after:
         click.echo("  ! the archive begins there")
     print_losses(losses)

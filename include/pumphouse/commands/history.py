@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _LINES = 100
 _key_help = "Of the row with this primary key, of several columns as a line of CSV; compared byte by byte."
 _from_option = click.option(
-    "--from", "since", metavar="TIME", help="Changes that were committed after this TIME. Default: all since genesis."
+    "--from",
+    "since",
+    metavar="TIME",
+    help="Changes that were committed after this TIME. Default: all that the archive keeps.",
 )
 _to_option = click.option(
     "--to", "upto", metavar="TIME", help="Changes up to this TIME, inclusive. Default: all to the archive's end."

@@ -11,7 +11,8 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import print_table
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
-from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, Status
+from pumphouse.status.findings import ago
+from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus, PumpState, Status
 
 
 @click.command()
@@ -51,7 +52,7 @@ def _print_archive(archive: ArchiveStatus) -> None:
         else f"{show(archive.restorable_from)} to {show(archive.restorable_to)}"
     )
     click.echo(f"restorable {restorable}")
-    click.echo(f"archive    {archive.url} ends {_ago(archive.age_s)} ago, at {show(archive.end)}")
+    click.echo(f"archive    {archive.url} ends {ago(archive.age_s)} ago, at {show(archive.end)}")
     if archive.expired:
         click.echo(f"kept       {archive.expired}")
     for moment, reason in archive.marks.items():
@@ -59,9 +60,7 @@ def _print_archive(archive: ArchiveStatus) -> None:
     verified = "not known" if archive.verified_to is None else show(archive.verified_to)
     click.echo(f"verified   {verified}")
     if archive.drill is not None:
-        click.echo(
-            f"drill      {archive.drill.verdict} {_ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}"
-        )
+        click.echo(f"drill      {archive.drill.verdict} {ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}")
     if archive.declared_lost:
         ranges = (
             "1 range of a Pump was" if archive.declared_lost == 1 else f"{archive.declared_lost} ranges of Pumps were"
@@ -79,15 +78,18 @@ def _print(found: Status) -> None:
                 (
                     each.node_id,
                     each.state + _mute(each),
-                    _ago(each.silent_s),
+                    ago(each.silent_s),
                     _moment(each.watermark or None),
-                    _ago(each.lag_s),
+                    ago(each.lag_s),
                     _size(each.value_log_bytes),
                     _size(each.available_bytes),
                 )
                 for each in found.pumps
             ],
         )
+    if found.captures:
+        click.echo()
+        print_table(CAPTURE_COLUMNS, [capture_row(each) for each in found.captures])
     if found.targets:
         click.echo()
         print_table(
@@ -98,7 +100,7 @@ def _print(found: Status) -> None:
                     each.address,
                     each.task or "-",
                     _moment(each.at),
-                    _ago(each.lag_s),
+                    ago(each.lag_s),
                     each.problem or each.state or "empty",
                     each.held_by or "-",
                 )
@@ -114,7 +116,7 @@ def _print(found: Status) -> None:
                     each.node_id,
                     _consumer_state(each),
                     _moment(each.checkpoint) if each.holds_gc else "-",
-                    f"{_ago(each.age_s)} ago",
+                    f"{ago(each.age_s)} ago",
                 )
                 for each in found.consumers
             ],
@@ -131,6 +133,21 @@ def _print(found: Status) -> None:
             )
 
 
+CAPTURE_COLUMNS = ("CAPTURE", "SOURCE", "STATE", "LAG", "TRANSACTIONS", "POSITION")
+
+
+def capture_row(capture: CaptureStatus) -> tuple[str, ...]:
+    """A capture as a line of a table."""
+    return (
+        capture.capture_id,
+        capture.source,
+        capture.state,
+        f"{capture.lag_s:.1f} s",
+        f"{capture.transactions:,}",
+        capture.gtid,
+    )
+
+
 def _mute(pump: PumpState) -> str:
     return ", SILENT" if pump.silent else ", no answer" if pump.problem else ""
 
@@ -142,15 +159,6 @@ def _moment(ts: Tso | None) -> str:
 def _consumer_state(consumer: ConsumerStatus) -> str:
     reads = consumer.reader and consumer.state == NodeState.PAUSED
     return ("reads now and then" if reads else consumer.state) + (", stale" if consumer.stale else "")
-
-
-def _ago(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _size(size: int | None) -> str:

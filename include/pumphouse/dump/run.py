@@ -3,7 +3,8 @@
 Exactness (the watermark method of DBLog, arXiv 2010.12597): rows are read after every Pump has passed a table's low, so
 they hold every transaction up to it; what is newer in them lies in the log above it, up to a moment that is taken after
 the last read. A commit ts is older than its visible commit, which is why the Pumps' watermarks are waited for, by
-extending the archive: that also says which DDLs there were.
+extending the archive: that also says which DDLs there were. Of a source that is captured from its binlog, a commit ts
+is younger than the visible commit: there the capture is waited for before a moment is taken (`Settle`).
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ _SHOWN = 20  # names of tables in a sentence
 _SHOWN_UNSEEN = 3
 
 Progress = Callable[[str, int, int], None]
+# Waits, for so many seconds or as long as it takes, until the Pumps have what the source has committed by now.
+Settle = Callable[[float | None], None]
 
 
 def silent(_what: str, _rows: int, _estimate: int) -> None:
@@ -115,6 +118,10 @@ class DumpReport:
         return said
 
 
+def at_once(_within_s: float | None) -> None:
+    """Of a source whose writers have their Ps on Pumps before they commit."""
+
+
 def take_dump(
     archive: Archive,
     cluster: Cluster,
@@ -123,6 +130,7 @@ def take_dump(
     *,
     tables: Sequence[str] | None = None,
     progress: Progress = silent,
+    settle: Settle = at_once,
     clock: Clock = SYSTEM_CLOCK,
 ) -> DumpReport:
     """Dump the source, or finish a dump that was killed; the archive is extended as far as that needs.
@@ -136,6 +144,7 @@ def take_dump(
             with the log since then. None = everything, or what the dump that was killed was of, if it is not older than
             ``dump.resume_s``.
         progress: called with (what, rows, estimate) for each chunk.
+        settle: of a source whose transactions come later than they are visible: waits until they are there.
         clock: for tests.
 
     Raises:
@@ -146,7 +155,7 @@ def take_dump(
         WindowHeld: a Pump holds the window that the dump needs.
     """
     with noting(archive, "dump", clock):
-        return _Dump(archive, cluster, history, settings, progress, clock).take(tables)
+        return _Dump(archive, cluster, history, settings, progress, settle, clock).take(tables)
 
 
 class _Dump:
@@ -157,6 +166,7 @@ class _Dump:
         history: JobSource | None,
         settings: DumpSections,
         progress: Progress,
+        settle: Settle,
         clock: Clock,
     ) -> None:
         self._archive = archive
@@ -164,6 +174,7 @@ class _Dump:
         self._history = history
         self._settings = settings
         self._progress = progress
+        self._settle = settle
         self._clock = clock
         self._throttle = Throttle(settings.dump.bytes_per_s, clock)
         self._rows = self._estimate = 0
@@ -319,7 +330,11 @@ class _Dump:
         return found
 
     def _extend(self, *, wait_s: float | None = None) -> Tso:
-        """The archive reaches a ts that is taken now: every Pump has passed it. ``wait_s``: for so long and no more."""
+        """The archive reaches a ts that is taken now: every Pump has passed it, and what a read has met is below it.
+
+        ``wait_s``: for so long and no more.
+        """
+        self._settle(wait_s)
         settings: SnapshotSections = self._settings
         deadline = None
         if wait_s is not None:

@@ -1,12 +1,13 @@
 """DDLs as binlog files have them: the source's own text behind the database that it ran in, as the Drainer writes it.
 
-Where that text says something else on another server, or the source wrote none, it is rendered from the DDL job.
+Where that text says something else on another server, names tables that are left out, or the source wrote none, it is
+rendered from the DDL job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.errors import UnknownDdl
@@ -18,7 +19,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render, require_known
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import DdlEvent
+from pumphouse.schema.versions import Change, DdlEvent
 
 # Reparo knows no statement of these: "unknown ddl type".
 _REFUSED = frozenset(
@@ -27,6 +28,10 @@ _REFUSED = frozenset(
         Action.RECOVER_SCHEMA, Action.MODIFY_SCHEMA_CHARSET, Action.REPAIR_TABLE,
     }
 )  # fmt: skip
+
+
+# What becomes of one of its tables says nothing of the others.
+_EACH = frozenset({Effect.DROP, Effect.DROP_DATABASE, Effect.CREATE_EACH, Effect.RENAME_EACH})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +81,38 @@ def ddls_of(
             ExportedDdl(
                 commit_ts=event.commit_ts,
                 action=event.action.name,
-                texts=tuple(_texts(event, queries)),
+                texts=tuple(_texts(event, _wanted(event, sought, tables), queries, some=bool(sought.tables))),
                 refused=event.action in _REFUSED,
             )
         )
     return found
 
 
-def _texts(event: DdlEvent, queries: Mapping[Tso, bytes]) -> Iterator[bytes]:
+def _wanted(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> tuple[Change, ...]:
+    """What of it is of wanted tables, as far as that can be told apart."""
+    if event.facts.effect not in _EACH:
+        return event.changes
+    return tuple(
+        each for each in event.changes if any(sought.names(*side.name) for side in each.sides) or each.ids & tables
+    )
+
+
+def _texts(event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], *, some: bool) -> Iterator[bytes]:
+    """``some``: some tables are exported, and not all."""
+    if event.facts.effect is Effect.DROP_DATABASE and wanted != event.changes:
+        # The database stays: it has tables that nobody wants to have dropped.
+        for each in wanted:
+            kind = "VIEW" if each.known.table.is_view else "SEQUENCE" if each.known.table.is_sequence else "TABLE"
+            db, name = each.known.name
+            yield _in(db, f"DROP {kind} IF EXISTS {quote(db)}.{quote(name)}".encode())
+        return
     query = queries.get(event.commit_ts) or event.job.query.encode()
-    if not query or event.facts.effect is Effect.CREATE_EACH or _moves(event):
-        for statement in render(event, Dialect.TIDB):
+    apart = event.facts.effect is Effect.CREATE_EACH or wanted != event.changes
+    # TiDB makes a job for each table that a statement drops, with the whole text; a comma in a name does no harm.
+    apart = apart or (some and event.facts.effect is Effect.DROP and b"," in query)
+    if not query or apart or _moves(event):
+        # No table waits aside for a later RECOVER, at which Reparo ends.
+        for statement in render(replace(event, changes=wanted, kept=frozenset()), Dialect.TIDB):
             yield _in(statement.db or _database(event), statement.sql.encode())
     elif event.action is Action.CREATE_SCHEMA:
         yield query + b";"

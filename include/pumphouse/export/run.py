@@ -98,10 +98,11 @@ def export_pb(
     )
     notes = read_notes(store, origin)
     begin, after = _begin(store, notes, since)
-    genesis = archive.genesis().ts
-    if begin < genesis:
+    kept = archive.range()
+    if begin < kept.start:
         raise UsageError(
-            f"the archive begins at {show(genesis)}, and {show(begin)} is before that", hint=f"--from {genesis}"
+            f"the archive is kept from {show(kept.start)} on, and {show(begin)} is before that{kept.aside(begin)}",
+            hint=f"go on in another directory: --from {max(after, kept.start)}" if notes else f"--from {kept.start}",
         )
     view = read_view(archive, since=begin)
     if upto is not None and upto > view.end:
@@ -110,7 +111,7 @@ def export_pb(
     if not notes and after >= end:
         raise UsageError(
             f"nothing lies between {show(after)} and {show(end)} in the archive",
-            hint=f"it covers {show(genesis)} to {show(view.end)}",
+            hint=f"it covers {show(kept.start)} to {show(view.end)}",
         )
     reached = Tso(max(after, end))
     sought = Sought(after=begin, upto=reached, tables=origin.tables)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.windows import Windows
 from pumphouse.loader.context import read_piece
 from pumphouse.loader.report import Progress
 from pumphouse.loader.work import SegmentPart, pieces_of
@@ -21,10 +21,10 @@ COLUMNS = ("commit_ts", "start_ts", "part", "parts", "payload")
 
 def transactions(
     store: ObjectStore,
-    windows: Iterable[Manifest],
+    windows: Windows,
     after: Tso,
     upto: Tso,
-    tables: Container[int] | None,
+    tables: Collection[int] | None,
     tell: Progress,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of segments with ``after < commit ts <= upto``, by commit ts, start ts and part.

@@ -20,7 +20,7 @@ from pumphouse.loader.keys import key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, Plan, bucket_counts
 from pumphouse.loader.rules import NO_RULES
-from pumphouse.loader.work import SegmentPart, Work, base_pieces, pieces_of, tables_beside
+from pumphouse.loader.work import SegmentPart, Work, base_pieces, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.plan import untold
 from pumphouse.schema.versions import DdlEvent, TableVersion
@@ -170,13 +170,12 @@ def _changes(view: ArchiveView, older: Base, at: Tso) -> tuple[Counter[int], Cou
     """Changes and bytes by table of what of the log is laid over the older base; those of partitions count there."""
     lows = {table.table_id: table.low or older.low for table in older.tables}
     changes, sizes = Counter[int](), Counter[int]()
-    for window in view.between(older.low, at):
-        for segment in window.segments:
-            for physical, stat in segment.tables.items():
-                for id_ in {physical, view.timeline.partitions.get(physical, physical)}:
-                    if segment.max_commit_ts > lows.get(id_, older.low) and segment.min_commit_ts <= at:
-                        changes[id_] += stat.rows
-                        sizes[id_] += stat.bytes
+    for some in view.between(older.low, at).changed():
+        for physical, rows, size, first, last in zip(*(each.tolist() for each in some), strict=True):
+            for id_ in {physical, view.timeline.partitions.get(physical, physical)}:
+                if last > lows.get(id_, older.low) and first <= at:
+                    changes[id_] += rows
+                    sizes[id_] += size
     return changes, sizes
 
 
@@ -291,7 +290,7 @@ def _work(
             *pieces_of(view.between(low, exact), low, exact, ids),
             *pieces_of(view.between(exact, plan.at), exact, plan.at, ids),
         ),
-        tables=ids | tables_beside(windows, ids),
+        tables=ids | windows.table_ids(ids),
         events=(),
         losses=plan.losses,
         lows=plan.older.lows,

@@ -22,10 +22,11 @@ from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
+from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadSegment, UsageError
+from pumphouse.errors import BadSegment, BinlogError, UsageError
 from pumphouse.folding.plan import FoldPlan, FoldTable, log_of, parts_of, passes, plan_fold, work_of
 from pumphouse.folding.rows import cut, standing
 from pumphouse.loader.context import LoadContext
@@ -105,6 +106,7 @@ def fold_base(
     Raises:
         UsageError: the archive does not reach the moment, or no base lies before it.
         FoldRefused, DuplicateKey, MissingColumn: the archive alone does not say which rows a table has then.
+        ConfigError: it is a copy of another archive.
         BadManifest, BadSegment: an object that the base would name is damaged, or is not there.
     """
     end = archive.end()
@@ -115,13 +117,14 @@ def fold_base(
             hint=(Do.FOLD, " without --at folds up to the end; ", Do.SNAPSHOT, " extends the archive"),
         )
     started = clock.monotonic()
-    view = read_view(archive, upto=at)
+    view = read_view(archive.by_manifests(), upto=at)  # the base outlives the windows that it is made from
     there = next((base for base in view.bases if base.ts == at), None)
     if there is not None:
         return _there(there)
     plan = plan_fold(view, at)
     if dry_run:
         return _planned(plan)
+    require_no_copy(archive.store)
     return _Fold(archive, view, plan, settings, archive_settings, progress).run(clock, started)
 
 
@@ -182,14 +185,26 @@ class _Fold:
         begun = BaseBegun(cluster_id=self._archive.cluster_id, low=at, tables=None, over=self._plan.older.begun)
         note = layout.fold_note(at, self._attempt)
         store.put(note, begun.to_json())
-        base = self._archive.publish_base(self._base(), begun=note, clock=clock)
+        try:
+            made = self._base()
+        except BinlogError:
+            self._give_up(note)
+            raise
+        base = self._archive.publish_base(made, begun=note, clock=clock)
         try:
             self._require_there(base)  # a base that expired meanwhile may have taken them with it
         except BadSegment:
             store.delete(base.key)
             raise
-        store.delete(note)  # a fold that fails leaves it: it says of what lies there that nothing came of it
+        store.delete(note)  # a fold that is killed leaves it: it says of what lies there that nothing came of it
         return _report(self._plan, base, round(clock.monotonic() - started, 3))
+
+    def _give_up(self, note: str) -> None:
+        """Take away what this fold has written, the note last: else it would hold `archive expire` as one under way."""
+        for each in self._archive.store.list(layout.base_folder(self._plan.at)):
+            if each.key.endswith(f"-{self._attempt}.parquet"):
+                self._archive.store.delete(each.key)
+        self._archive.store.delete(note)
 
     def _base(self) -> Base:
         """Fold all that changed."""

@@ -194,15 +194,16 @@ def touches_any(event: DdlEvent) -> bool:
 
 
 def range_in(view: ArchiveView, since: Tso | None, upto: Tso | None) -> tuple[Tso, Tso]:
-    """The range that is asked for; None = from where the archive begins, to where it ends. It is never cut to fit.
+    """The range that is asked for; None = from where the archive is kept, to where it ends. It is never cut to fit.
 
     Raises:
         UsageError: the archive does not cover it.
     """
-    begin, end = since or view.genesis.ts, upto or view.end
-    if not view.genesis.ts <= begin < end <= view.end:
+    begin, end = since or view.kept.start, upto or view.end
+    if not view.kept.start <= begin < end <= view.end:
         raise UsageError(
-            f"the archive covers {show(view.genesis.ts)} to {show(view.end)}, asked for {show(begin)} to {show(end)}",
+            f"the archive covers {show(view.kept.start)} to {show(view.end)}, asked for {show(begin)} to {show(end)}"
+            f"{view.kept.aside(begin)}",
             hint="without a begin and an end, all of it is meant",
         )
     return begin, end
@@ -211,8 +212,11 @@ def range_in(view: ArchiveView, since: Tso | None, upto: Tso | None) -> tuple[Ts
 def moment_in(view: ArchiveView, at: Tso | None) -> Tso:
     """The moment that is asked for; None = where the archive ends; UsageError where the archive does not cover it."""
     found = view.end if at is None else at
-    if not view.genesis.ts <= found <= view.end:
-        raise UsageError(f"the archive covers {show(view.genesis.ts)} to {show(view.end)}, asked for {show(found)}")
+    if not view.kept.start <= found <= view.end:
+        raise UsageError(
+            f"the archive covers {show(view.kept.start)} to {show(view.end)}, asked for {show(found)}"
+            f"{view.kept.aside(found)}"
+        )
     return found
 
 

@@ -7,7 +7,7 @@ archive alone does not tell (a DDL changed them without binlogs) is refused by n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -52,7 +52,7 @@ class Moment:
     """
 
     context: LoadContext
-    pieces: tuple[SegmentPart, ...]
+    pieces: Sequence[SegmentPart]
     form: Form
     losses: Losses
 
@@ -100,12 +100,9 @@ def moment_of(
         work,
         pieces=(*work.pieces, *pieces_of(windows, base.ts, at, ids)),
         # Segments that are read have other tables, too.
-        tables=work.tables.union(ids, *(each.tables for window in windows for each in window.segments)),
+        tables=work.tables | ids | windows.table_ids(),
     )
-    segments = [segment for window in windows for segment in window.segments]
-    size = sum(work.sizes.values()) + sum(
-        stat.bytes for each in segments for table_id, stat in each.tables.items() if table_id in ids
-    )
+    size = sum(work.sizes.values()) + sum(stat.bytes for table_id, stat in windows.stats().items() if table_id in ids)
     buckets = bucket_counts({version.table.id: size}, unit_bytes=load.unit_bytes, connections=1)
     # As the table is at the end, whatever it was when its rows were written.
     plan = replace(

@@ -49,12 +49,13 @@ class Begin:
         tables: ids of the tables that are meant in the range.
         there: those of them that are there at its begin.
         row: that one of these has under the key then, or None; it is asked for at most once of each, and only where no
-            change in the range tells it.
+            change in the range tells it. It stands unchanged up to the DDL at the moment that is given beside it; None
+            = to the end of the range.
     """
 
     tables: frozenset[int]
     there: Mapping[int, TableVersion]
-    row: Callable[[TableVersion], Version | None]
+    row: Callable[[TableVersion, Tso | None], Version | None]
 
 
 def versions(found: Iterable[Changed | DdlEvent], key: str, begin: Begin) -> Iterator[Version]:
@@ -106,7 +107,7 @@ class _Told:
         """Versions that it ends, with their table; it may bring back one that was dropped."""
         ids = self.begin.tables & (event.table_ids if event.changes else self.standing.keys() | self.begin.there.keys())
         for table_id in sorted(ids):
-            self._meet(table_id)
+            self._meet(table_id, event.commit_ts)
         _require_told(event, ids, self.standing)
         for change in event.changes:
             before, after = change.before, change.after
@@ -129,16 +130,16 @@ class _Told:
     def at_the_end(self) -> Iterator[Version]:
         """What stands then."""
         for table_id in sorted(self.begin.there):
-            self._meet(table_id)
+            self._meet(table_id, None)
         yield from self.standing.values()
 
-    def _meet(self, table_id: int) -> None:
+    def _meet(self, table_id: int, until: Tso | None) -> None:
         """Know the row that no change has told so far."""
         version = self.begin.there.get(table_id)
         if version is None or table_id in self.met:
             return
         self.met.add(table_id)
-        if (row := self.begin.row(version)) is not None:
+        if (row := self.begin.row(version, until)) is not None:
             self.standing[table_id] = row
 
 

@@ -119,13 +119,14 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
         hint=saying(
             "at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
             "this plan was done; load again when the archive has it ({}), or restore to a moment after it. Or a DROP "
-            "PARTITION was under way: park the table, {}, {}, take the rule away, {}. An application of yours: its "
-            "store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
-            "goes needs a delete in a binlog",
+            "PARTITION was under way: park the table, {}, {}, take the rule away, {}. An application of yours: rows went "
+            "or came in its store without a binlog (it was emptied, a restore or a flashback put rows back) and were "
+            "changed again: {}, then restore to a moment after that, or fold one; a load: as for a DROP PARTITION",
             Do.SNAPSHOT,
             Dump(),
             Load(),
             Load(table=name),
+            Dump(),
         ),
         table=name,
         key=list(key),

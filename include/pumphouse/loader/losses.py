@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, Manifest
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
+
+if TYPE_CHECKING:
+    # It brings numpy, which an install for Pumps alone lacks until it is asked for.
+    from pumphouse.archive.windows import Windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,25 +81,18 @@ def _of_one(accepted: AcceptedCommit) -> Declaration:
     )
 
 
-def losses_of(manifests: Iterable[Manifest], *, after: Tso, upto: Tso) -> Losses:
+def losses_of(windows: Windows, *, after: Tso, upto: Tso) -> Losses:
     """What the windows that hold (after, upto] say, in order; a declaration counts where it touches that range.
 
     Of later windows what they say of transactions in the range counts: a commit that came late is in no earlier one.
     """
     declared: dict[Declaration, None] = {}
-    unsynced: set[str] = set()
-    skipped: list[Range] = []
-    for manifest in manifests:
-        if manifest.end <= after:
-            continue
+    for manifest in windows.between(after, MAX_TSO).noted():
         of_one = [_of_one(each) for each in manifest.accepted if _gives_up(each, manifest)]
         given_up = (*manifest.declared, *of_one) if manifest.start < upto else of_one
         declared |= {each: None for each in given_up if each.from_ts < upto and each.to_ts > after}
-        if manifest.start >= upto:
-            continue
-        unsynced.update(manifest.unsynced)
-        if manifest.binlog_skipped:
-            joins = bool(skipped) and skipped[-1].end == manifest.start
-            start = skipped.pop().start if joins else manifest.start
-            skipped.append(Range(start=start, end=manifest.end))
-    return Losses(declared=tuple(declared), unsynced=tuple(sorted(unsynced)), binlog_skipped=tuple(skipped))
+    inside, skipped = windows.between(after, upto), list[Range]()
+    for start, end in inside.skipped():
+        joins = bool(skipped) and skipped[-1].end == start
+        skipped.append(Range(start=skipped.pop().start if joins else start, end=end))
+    return Losses(declared=tuple(declared), unsynced=tuple(sorted(inside.unsynced())), binlog_skipped=tuple(skipped))

@@ -90,7 +90,7 @@ def _passing(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple[Lo
         for each in (version.table.id, *version.table.partition_ids)
     }
     moved = any(not is_own(db) for each in events for db in _databases_of(each))
-    if moved or any(not tables.isdisjoint(segment.tables) for window in view.windows for segment in window.segments):
+    if moved or not tables.isdisjoint(view.windows.table_ids()):
         return ()
     return tuple(LoadRule(do="skip", ddl=int(each.commit_ts), why=_GONE) for each in events)
 

@@ -341,10 +341,14 @@ class TargetConnection:
             if asked != _LOCAL_NAME:
                 self.close()
                 raise LoadError(f"the server asked for file {asked!r}: the connection is closed", target=self.name)
-            for part in data:
-                view = memoryview(part)
-                for at in range(0, len(view), PACKET_BYTES):
-                    connection.write_packet(bytes(view[at : at + PACKET_BYTES]))
+            try:
+                for part in data:
+                    view = memoryview(part)
+                    for at in range(0, len(view), PACKET_BYTES):
+                        self._connection.write_rows(view[at : at + PACKET_BYTES])
+            except BaseException:  # amid the rows, a server takes whatever comes next for rows: a ROLLBACK too
+                connection._force_close()  # noqa: SLF001
+                raise
             connection.write_packet(b"")
             with self._connection.making_sense():
                 answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001

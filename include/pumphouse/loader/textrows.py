@@ -22,6 +22,7 @@ from pumphouse.schema.ident import quote
 
 Escapes = tuple[tuple[bytes, bytes], ...]
 _ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
+_TAB, _NEWLINE, _NOTHING = (pa.scalar(text, pa.large_binary()) for text in (b"\t", b"\n", b""))
 
 
 def statement(
@@ -61,14 +62,12 @@ def render(batch: pa.RecordBatch) -> memoryview:
 
 def lines(batch: pa.RecordBatch) -> pa.Array | pa.ChunkedArray:
     """The rows as text, one large_binary each, with the newline."""
-    fields = [_field(column) for column in batch.columns]
-    rows = (
-        pc.binary_join_element_wise(*fields, pa.scalar(b"\t", pa.large_binary()), null_handling="replace",
-                                    null_replacement="\\N")
-        if len(fields) > 1
-        else pc.fill_null(fields[0], b"\\N")
-    )  # fmt: skip
-    return pc.binary_join_element_wise(rows, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
+    *fields, last = [_field(column) for column in batch.columns]
+    # The newline goes behind the last field, not behind the row: that would copy all of it once more.
+    last = pc.binary_join_element_wise(last, _NEWLINE, _NOTHING, null_handling="replace", null_replacement="\\N")
+    if not fields:
+        return last
+    return pc.binary_join_element_wise(*fields, last, _TAB, null_handling="replace", null_replacement="\\N")
 
 
 def buffer_of(texts: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarray]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from itertools import chain
+from typing import Any, Self, overload
+
+import numpy as np
 
 from pumphouse.advice import Rule, ShowSchema
 from pumphouse.archive.base import Base
-from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
+from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import Predicate, key_columns
@@ -75,7 +79,7 @@ class Work:
     """
 
     plan: Plan
-    pieces: tuple[SegmentPart, ...]
+    pieces: Sequence[SegmentPart]
     tables: frozenset[int]
     events: tuple[DdlEvent, ...]
     losses: Losses
@@ -100,8 +104,8 @@ class Work:
             windows = view.between(base.low, base.ts)
             return cls(
                 plan=plan,
-                pieces=(*base_pieces(base, ids), *pieces_of(windows, base.low, base.ts, ids)),
-                tables=_tables(_segments(windows, ids))
+                pieces=Pieces(windows, base.low, base.ts, ids, base_pieces(base, ids)),
+                tables=windows.table_ids(ids)
                 | {table.table_id for table in base.tables if ids is None or table.table_id in ids},
                 events=(),
                 txn_rules=txn_rules,
@@ -116,8 +120,8 @@ class Work:
         return cls(
             # As it says itself once units are applied (`open_work`).
             plan=plan if plan.number else replace(plan, ruled=tuple(map(int, rulings))),
-            pieces=tuple(pieces_of(windows, plan.from_ts, plan.to_ts, ids)),
-            tables=_tables(_segments(windows, ids)),
+            pieces=Pieces(windows, plan.from_ts, plan.to_ts, ids),
+            tables=windows.table_ids(ids),
             events=events,
             rulings=rulings,
             txn_rules=txn_rules,
@@ -160,8 +164,7 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
     """The rows of a dump and what the log lays over them, into tables that were made empty."""
     plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
     segments = [segment for table in base.tables for segment in table.segments]
-    segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
-    sizes = _sizes(view, segments, rules)
+    sizes = _sizes(view, segments, view.between(base.low, base.ts), rules)
     whole = frozenset(_untouched(view, base, settings.unit_bytes))
     rest = {table_id: size for table_id, size in sizes.items() if table_id not in whole}
     plan = replace(plan, buckets=_buckets(rest, settings), whole=whole)
@@ -173,11 +176,9 @@ def _untouched(view: ArchiveView, base: Base, most: int) -> Iterator[int]:
     if not base.columns:
         return
     newest: dict[int, Tso] = {}
-    for segment in _segments(view.between(base.low, base.ts), None):
-        for table_id in segment.tables:
-            of = view.timeline.partitions.get(table_id)
-            for each in (table_id,) if of is None else (table_id, of):
-                newest[each] = max(newest.get(each, Tso(0)), segment.max_commit_ts)
+    for table_id, ts in view.between(base.low, base.ts).newest().items():
+        for each in {table_id, view.timeline.partitions.get(table_id, table_id)}:
+            newest[each] = max(newest.get(each, Tso(0)), ts)
     for table in base.tables:
         touched = newest.get(table.table_id, Tso(0)) > (table.low or base.low)
         if not touched and all(segment.payload_bytes <= most for segment in table.segments):
@@ -309,8 +310,8 @@ def base_digest(view: ArchiveView, base: Base) -> str:
 
 def _digest(view: ArchiveView, first: str, after: Tso, upto: Tso) -> str:
     digest = hashlib.sha256(first.encode())
-    for window in view.between(after, upto):
-        digest.update(window.sha256.encode())
+    for each in view.between(after, upto).digests():
+        digest.update(each.encode())
     return digest.hexdigest()
 
 
@@ -344,7 +345,7 @@ def _merge_work(
     repeat: bool = False,
 ) -> Work:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
-    sizes = _sizes(view, (segment for window in view.between(after, upto) for segment in window.segments), rules)
+    sizes = _sizes(view, (), view.between(after, upto), rules)
     scanned = _keyless(view, upto)
     plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(sizes, settings, scanned))
     plan = _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
@@ -384,7 +385,7 @@ def ids_of(timeline: Timeline, names: Container[str]) -> frozenset[int]:
     return frozenset(ids | {part for part, of in timeline.partitions.items() if of in ids})
 
 
-def base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPart]:
+def base_pieces(base: Base, tables: Collection[int] | None) -> Iterator[SegmentPart]:
     """Segments of a base with rows of one of these tables; None = of all."""
     for table in base.tables:
         for number, segment in enumerate(table.segments if tables is None or table.table_id in tables else ()):
@@ -399,40 +400,72 @@ def base_pieces(base: Base, tables: Container[int] | None) -> Iterator[SegmentPa
                 )
 
 
-def pieces_of(
-    windows: Iterable[Manifest], after: Tso, upto: Tso, tables: Container[int] | None = None
-) -> Iterator[SegmentPart]:
+class Pieces(Sequence[SegmentPart]):
+    """Pieces of a base and of the log behind it; those of the log are made when they are asked for.
+
+    Args:
+        first: of the base.
+        windows: with the log's segments.
+        after: with `upto`, the range of commit ts.
+        upto: see ``after``.
+        tables: only segments with changes under one of these ids; None = all.
+    """
+
+    __slots__ = ("_after", "_count", "_first", "_tables", "_upto", "_windows", "bytes")
+
+    def __init__(
+        self,
+        windows: Windows,
+        after: Tso,
+        upto: Tso,
+        tables: Collection[int] | None = None,
+        first: Iterable[SegmentPart] = (),
+    ) -> None:
+        self._first, self._windows, self._tables = tuple(first), windows, tables
+        self._after, self._upto = after, upto
+        read = windows.read_of(after, upto, tables)
+        self._count = len(self._first) + int(read.segments.sum())
+        self.bytes = sum(piece.bytes for piece in self._first) + int(read.payload_bytes.sum())
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[SegmentPart]:
+        yield from self._first
+        yield from pieces_of(self._windows, self._after, self._upto, self._tables)
+
+    @overload
+    def __getitem__(self, at: int) -> SegmentPart: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SegmentPart]: ...
+
+    def __getitem__(self, at: int | slice) -> SegmentPart | Sequence[SegmentPart]:
+        return tuple(self)[at]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+
+def pieces_of(windows: Windows, after: Tso, upto: Tso, tables: Collection[int] | None = None) -> Iterator[SegmentPart]:
     """What of the log's segments has anything with after < commit ts <= upto.
 
     ``tables``: only segments with changes under one of these ids; None = all.
     """
-    for window in windows:
-        for segment in _segments([window], tables):
-            if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
-                yield SegmentPart(
-                    window=window.start,
-                    segment=replace(segment, tables={}),
-                    after=Tso(max(after, window.start)),
-                    upto=Tso(min(upto, window.end)),
-                    drop=window.dropped(segment.node_id),
-                )
-
-
-def tables_beside(windows: Iterable[Manifest], tables: Container[int]) -> frozenset[int]:
-    """Ids under which segments have changes that have some under one of these ids."""
-    return _tables(_segments(windows, tables))
-
-
-def _segments(windows: Iterable[Manifest], tables: Container[int] | None) -> Iterator[SegmentEntry]:
-    """Those with changes under one of these ids; None = all."""
-    for window in windows:
-        for segment in window.segments:
-            if tables is None or any(table_id in tables for table_id in segment.tables):
-                yield segment
-
-
-def _tables(segments: Iterable[SegmentEntry]) -> frozenset[int]:
-    return frozenset(table_id for segment in segments for table_id in segment.tables)
+    for start, end, segment, manifest in windows.placed(tables):
+        if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
+            yield SegmentPart(
+                window=start,
+                segment=segment,
+                after=Tso(max(after, start)),
+                upto=Tso(min(upto, end)),
+                drop=() if manifest is None else manifest.dropped(segment.node_id),
+            )
 
 
 def _keyless(view: ArchiveView, ts: Tso) -> frozenset[int]:
@@ -440,14 +473,13 @@ def _keyless(view: ArchiveView, ts: Tso) -> frozenset[int]:
     return frozenset(version.table.id for version in view.timeline.tables_at(ts) if not key_columns(version.table))
 
 
-def _sizes(view: ArchiveView, segments: Iterable[SegmentEntry], rules: Rules) -> dict[int, int]:
+def _sizes(view: ArchiveView, segments: Iterable[SegmentEntry], windows: Windows, rules: Rules) -> dict[int, int]:
     """Bytes of each table that the rules choose; those of partitions count for their table."""
     ids = ids_of(view.timeline, rules.only) if rules.only else None
     sizes: dict[int, int] = defaultdict(int)
-    for segment in segments:
-        for table_id, stat in segment.tables.items():
-            if ids is None or table_id in ids:
-                sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
+    for table_id, stat in chain(windows.stats().items(), *(segment.tables.items() for segment in segments)):
+        if ids is None or table_id in ids:
+            sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
     return dict(sizes)
 
 
@@ -461,14 +493,11 @@ def _buckets(sizes: Mapping[int, int], settings: LoadSettings, scanned: Containe
     )
 
 
-def _reach(view: ArchiveView, after: Tso, upto: Tso, most: int, tables: Container[int] | None) -> Tso:
+def _reach(view: ArchiveView, after: Tso, upto: Tso, most: int, tables: Collection[int] | None) -> Tso:
     """Where a plan that begins after `after` ends: at `upto`, or at the window that fills it."""
-    size = 0
-    for window in view.between(after, upto):
-        size += sum(segment.payload_bytes for segment in _segments([window], tables))
-        if size >= most:
-            return Tso(min(window.end, upto))
-    return upto
+    windows = view.between(after, upto)
+    fills = np.flatnonzero(np.cumsum(windows.payload_sizes(tables)) >= most)
+    return Tso(min(int(windows.ends[fills[0]]), upto)) if fills.size else upto
 
 
 def _unrepeatable(timeline: Timeline, after: Tso, upto: Tso) -> dict[str, str]:
@@ -485,4 +514,5 @@ def _unrepeatable(timeline: Timeline, after: Tso, upto: Tso) -> dict[str, str]:
 
 def total_bytes(works: Sequence[Work]) -> int:
     """Payload bytes that these read."""
-    return sum(piece.bytes for work in works for piece in work.pieces)
+    found = (work.pieces for work in works)
+    return sum(each.bytes if isinstance(each, Pieces) else sum(piece.bytes for piece in each) for each in found)

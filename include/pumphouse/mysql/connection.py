@@ -167,10 +167,18 @@ class ServerConnection(_Connection):
     def write_packet(self, payload: Any) -> None:
         """Send a packet; ConfigError for one that would give the password to whoever answers."""
         me: Any = self
-        clear = bool(me.password) and bytes(payload) in {me.password, me.password + b"\0", *_KEY_REQUESTS}
-        if self._greeting and clear and not self._private():
+        # First what costs nothing: rows and statements are packets too.
+        told = self._greeting and me.password and bytes(payload) in {me.password, me.password + b"\0", *_KEY_REQUESTS}
+        if told and not self._private():
             self._refuse()
         super().write_packet(payload)
+
+    def write_rows(self, data: memoryview) -> None:
+        """Send a packet of what a LOAD DATA LOCAL reads, as it lies: PyMySQL would copy all of it twice."""
+        me: Any = self
+        me._write_bytes((len(data) | me._next_seq_id << 24).to_bytes(4, "little"))  # noqa: SLF001
+        me._write_bytes(data)  # noqa: SLF001
+        me._next_seq_id = (me._next_seq_id + 1) % 256  # noqa: SLF001
 
     @contextlib.contextmanager
     def making_sense(self) -> Iterator[None]:

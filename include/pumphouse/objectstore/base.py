@@ -62,8 +62,8 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with prefix, sorted by key."""
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key starts with prefix, sorted by key; those behind ``after`` alone."""
         ...
 
     def folders(self, prefix: str = "") -> Iterator[str]:

@@ -92,21 +92,19 @@ class FileStore:
             fsync_dir(path.parent)
             raise ObjectExists(f"{self.url}/{key} exists", key=key) from None
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted by key."""
-        folder = self._root / prefix.rpartition("/")[0]
-        found = []
-        for at, _, names in os.walk(folder):
-            for name in names:
-                path = Path(at, name)
-                key = path.relative_to(self._root).as_posix()
-                if key.startswith(prefix) and not (name.startswith(".") and name.endswith(".tmp")):
-                    try:
-                        of = path.stat()
-                        found.append(ObjectInfo(key, of.st_size, of.st_mtime))
-                    except FileNotFoundError:
-                        continue  # deleted while we looked
-        return iter(sorted(found, key=lambda each: each.key))
+        root, above = f"{self._root}/", len(f"{self._root}/")
+        keys = []
+        for at, _, names in os.walk(root + prefix.rpartition("/")[0]):
+            inside = at[above:].rstrip("/") + "/" if len(at) > above else ""
+            keys += [inside + each for each in names if not (each.startswith(".") and each.endswith(".tmp"))]
+        for key in sorted(each for each in keys if each.startswith(prefix) and each > after):
+            try:
+                of = os.stat(root + key)  # noqa: PTH116 - a path object costs more than the call
+            except FileNotFoundError:
+                continue  # deleted while we looked
+            yield ObjectInfo(key, of.st_size, of.st_mtime)
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Directories directly below a prefix, by name."""

@@ -49,9 +49,9 @@ class PrefixStore:
         """Create or raise ObjectExists."""
         self._store.put_if_absent(self._prefix + key, data)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted."""
-        for each in self._store.list(self._prefix + prefix):
+        for each in self._store.list(self._prefix + prefix, after=after and self._prefix + after):
             yield replace(each, key=each.key[len(self._prefix) :])
 
     def folders(self, prefix: str = "") -> Iterator[str]:

@@ -15,6 +15,7 @@ from pumphouse.objectstore.lifecycle import losing
 from pumphouse.settings import ArchiveSettings
 
 _MULTIPART_BYTES = 64 << 20
+_READS = 4
 _NEVER = (501, 505)  # the server lacks it: no later try is answered otherwise
 _KEYS = "set archive.s3_access_key and archive.s3_secret_key, or what the AWS SDK reads (AWS_ACCESS_KEY_ID, …)"
 
@@ -45,20 +46,14 @@ class S3Store:
     def get(self, key: str) -> bytes:
         """Whole object."""
         with self._errors(key):
-            body = self._client.get_object(Bucket=self._bucket, Key=self._key(key))["Body"]
-            data: bytes = body.read()
-            return data
+            return self._read(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Bytes [start, start+length), shorter at the end."""
         if length <= 0:
             return b""
         with self._errors(key, range_start=start):
-            got = self._client.get_object(
-                Bucket=self._bucket, Key=self._key(key), Range=f"bytes={start}-{start + length - 1}"
-            )
-            data: bytes = got["Body"].read()
-            return data
+            return self._read(key, Range=f"bytes={start}-{start + length - 1}")
         return b""
 
     def size(self, key: str) -> int:
@@ -97,11 +92,12 @@ class S3Store:
         with self._errors(key):
             self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, IfNoneMatch="*")
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted by key (S3 lists in UTF-8 order)."""
+        behind = {"StartAfter": self._prefix + after} if after else {}
         with self._errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=self._prefix + prefix
+                Bucket=self._bucket, Prefix=self._prefix + prefix, **behind
             )
             for page in pages:
                 for item in page.get("Contents", ()):
@@ -131,6 +127,21 @@ class S3Store:
         except StoreError:  # none is an error too
             return ()
         return losing(found.get("Rules", ()), self._prefix + prefix)
+
+    def _read(self, key: str, **how: str) -> bytes:
+        """The SDK asks again where no answer comes, and not where one ends amid its body."""
+        from botocore.exceptions import IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+
+        for turn in range(1, _READS + 1):
+            body = self._client.get_object(Bucket=self._bucket, Key=self._key(key), **how)["Body"]
+            try:
+                data: bytes = body.read()
+            except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
+                if turn == _READS:
+                    raise
+            else:
+                return data
+        raise AssertionError
 
     @property
     def _client(self) -> Any:

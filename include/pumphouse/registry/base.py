@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
 
 RESOLVER_TTL_S = 10.0
+CAPTURE_TTL_S = 15.0
 STOPPED = 0.0  # heartbeat of a resolver that was stopped in order, or whose record cannot be read
 
 
@@ -27,6 +29,38 @@ class ResolverRecord:
     host: str
     prefixes: tuple[bytes, ...]
     heartbeat: float  # seconds since the epoch; live = younger than RESOLVER_TTL_S, or STOPPED
+
+
+class CaptureState(StrEnum):
+    """What a capture says of itself."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRecord:
+    """A capture of one source: who runs it, and how far it is.
+
+    ``source``: address without secrets; ``server``: identity of the server behind it. ``owner``: of the process that
+    runs it, random; only that one decides while its ``heartbeat`` (seconds since the epoch) is younger than
+    CAPTURE_TTL_S. ``gtid``: what the Pumps have of the source, all of it; ``moment``: when the source committed the
+    last of it, seconds since the epoch, 0 = nothing yet. ``reason``: of a state FAILED.
+    """
+
+    capture_id: str
+    source: str
+    server: str
+    owner: str
+    host: str
+    state: CaptureState
+    heartbeat: float
+    gtid: str
+    moment: float = 0.0
+    lag_s: float = 0.0
+    transactions: int = 0
+    reason: str = ""
 
 
 class Cluster(Protocol):
@@ -83,6 +117,19 @@ class Cluster(Protocol):
 
     def delete_resolver(self, resolver_id: str) -> None:
         """Forget a resolver and the keys that it claims; a missing one is no error."""
+        ...
+
+    def captures(self) -> list[CaptureRecord]:
+        """Every registered capture, sorted by id; CorruptionError where one cannot be read."""
+        ...
+
+    def update_capture(
+        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
+    ) -> CaptureRecord | None:
+        """Read, change and write one capture atomically; None deletes it, raising leaves it alone.
+
+        ``change`` may run again, also on what it gave before, if the first answer was lost.
+        """
         ...
 
     def close(self) -> None:

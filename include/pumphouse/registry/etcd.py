@@ -4,6 +4,7 @@
 <root>/pumphouse/v1/tso         the last timestamp given out (`pumphouse.registry.etcd_tso`)
 <root>/tidb-binlog/v1/…         nodes, as TiDB Binlog keeps them in PD's etcd (`pumphouse.registry.etcd_nodes`)
 <root>/pumphouse/v1/resolvers/  registered resolvers
+<root>/pumphouse/v1/captures/   registered captures
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
 from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.base import CaptureRecord, ResolverRecord
 from pumphouse.registry.etcd_client import EtcdClient, get_op, mod_is, put_op
 from pumphouse.registry.etcd_nodes import OWN_ROOT, PATIENCE_S, EtcdNodes, EtcdNodeWatch
 from pumphouse.registry.etcd_tso import EtcdTso
@@ -90,6 +91,16 @@ class EtcdCluster:
     def delete_resolver(self, resolver_id: str) -> None:
         """Remove a resolver."""
         self._nodes.delete_resolver(resolver_id)
+
+    def captures(self) -> list[CaptureRecord]:
+        """Every registered capture, sorted by id."""
+        return self._nodes.captures()
+
+    def update_capture(
+        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
+    ) -> CaptureRecord | None:
+        """Read, change and write one capture atomically."""
+        return self._nodes.update_capture(capture_id, change)
 
     def close(self) -> None:
         """Close the connections."""

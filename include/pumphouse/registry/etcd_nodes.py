@@ -2,6 +2,7 @@
 
     <root>/tidb-binlog/v1/pumps/<node id>     one node status, compact JSON; drainers/ likewise
     <root>/pumphouse/v1/resolvers/<id>        one registered resolver
+    <root>/pumphouse/v1/captures/<id>         one registered capture
 
 Serves ``etcd://`` and, over PD's client URLs, ``pd://``. ``<root>`` is empty unless the cluster URL names one; the Go
 tools know only the empty one.
@@ -17,8 +18,8 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ClusterUnavailable, CorruptionError, UsageError
 from pumphouse.library_log import library_logger
 from pumphouse.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
-from pumphouse.registry import resolvers
-from pumphouse.registry.base import NodeChange, ResolverRecord
+from pumphouse.registry import captures, resolvers
+from pumphouse.registry.base import CaptureRecord, NodeChange, ResolverRecord
 from pumphouse.registry.etcd_client import (
     Compacted,
     EtcdClient,
@@ -159,7 +160,41 @@ class EtcdNodes:
         """Remove; a missing one is no error."""
         self._client.delete(self._resolver_key(resolver_id))
 
+    # Captures
+
+    def captures(self) -> list[CaptureRecord]:
+        """Every registered capture, sorted by id."""
+        found = self._client.prefix(self._capture_key(""))
+        return sorted((captures.from_json(kv.value) for kv in found.kvs), key=lambda record: record.capture_id)
+
+    def update_capture(
+        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
+    ) -> CaptureRecord | None:
+        """Read, change and write one capture, as a transaction on the revision that was read.
+
+        A write whose answer was lost is read back: then ``change`` is given what it gave.
+        """
+        key = self._capture_key(capture_id)
+        until = self._clock.monotonic() + PATIENCE_S
+        while True:
+            try:
+                kv = self._client.get(key)
+                found = None if kv is None else captures.from_json(kv.value)
+                wanted = change(found)
+                if wanted == found:
+                    return wanted
+                write = delete_op(key) if wanted is None else put_op(key, captures.to_json(wanted))
+                if self._client.txn([mod_is(key, 0 if kv is None else kv.mod_revision)], [write]).succeeded:
+                    return wanted
+            except ClusterUnavailable:
+                if self._clock.monotonic() >= until:
+                    raise
+                self._clock.sleep(_RETRY_WAIT_S)
+
     # Keys
+
+    def _capture_key(self, capture_id: str) -> bytes:
+        return f"{self._root}{OWN_ROOT}/captures/{capture_id}".encode()
 
     def folder(self, kind: NodeKind) -> bytes:
         """What all keys of a kind begin with."""

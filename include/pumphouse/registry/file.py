@@ -2,9 +2,10 @@
 
     <dir>/cluster.json                    {"format_version":1,"cluster_id":N}; written last, makes the cluster exist
     <dir>/tso, tso.bound                  the clock (`pumphouse.registry.file_tso`)
-    <dir>/registry.lock                   held over each read-modify-write of the two below
+    <dir>/registry.lock                   held over each read-modify-write of what is below
     <dir>/tidb-binlog/v1/pumps/<node id>  one node status, the same JSON as in etcd; drainers/ likewise
     <dir>/resolvers/<resolver id>         one registered resolver
+    <dir>/captures/<capture id>           one registered capture
 
 Names are percent-encoded where a file name needs it. Readers take no lock: files are replaced whole.
 """
@@ -24,8 +25,8 @@ from pumphouse.library_log import library_logger
 from pumphouse.model import strict
 from pumphouse.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from pumphouse.model.tso import Tso
-from pumphouse.registry import resolvers
-from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry import captures, resolvers
+from pumphouse.registry.base import CaptureRecord, ResolverRecord
 from pumphouse.registry.file_tso import FileTso
 from pumphouse.registry.lock import locked
 
@@ -138,6 +139,28 @@ class FileCluster:
         """Remove; a missing one is no error."""
         with locked(self._dir / "registry.lock"):
             _remove(self._dir / "resolvers" / _file_name(resolver_id))
+
+    def captures(self) -> list[CaptureRecord]:
+        """Every registered capture, sorted by id."""
+        folder = self._dir / "captures"
+        found = [_read(path) for path in _entries(folder)] if folder.exists() else []
+        return sorted((captures.from_json(data) for data in found if data is not None), key=lambda c: c.capture_id)
+
+    def update_capture(
+        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
+    ) -> CaptureRecord | None:
+        """Read, change and write one capture under the registry's lock; durable on return."""
+        path = self._dir / "captures" / _file_name(capture_id)
+        with locked(self._dir / "registry.lock"):
+            data = _read(path)
+            found = None if data is None else captures.from_json(data)
+            wanted = change(found)
+            if wanted is None:
+                _remove(path)
+            elif wanted != found:
+                make_dirs(path.parent)  # a cluster that is older than captures has none
+                write_atomic(path, captures.to_json(wanted))
+            return wanted
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -16,7 +16,7 @@ from pumphouse.errors import BinlogError
 from pumphouse.library_log import library_logger
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.base import CaptureRecord, ResolverRecord
 from pumphouse.registry.etcd_client import EtcdClient
 from pumphouse.registry.etcd_nodes import EtcdNodes, EtcdNodeWatch
 from pumphouse.registry.pd_client import PdClient
@@ -90,6 +90,16 @@ class PdCluster:
     def delete_resolver(self, resolver_id: str) -> None:
         """Remove a resolver."""
         self._nodes.delete_resolver(resolver_id)
+
+    def captures(self) -> list[CaptureRecord]:
+        """Every registered capture, sorted by id."""
+        return self._nodes.captures()
+
+    def update_capture(
+        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
+    ) -> CaptureRecord | None:
+        """Read, change and write one capture atomically."""
+        return self._nodes.update_capture(capture_id, change)
 
     @contextlib.contextmanager
     def keep_readable(self, ts: Tso) -> Iterator[None]:

@@ -142,8 +142,7 @@ class _Finder:
 
     def transactions(self) -> Iterator[Found]:
         """Of rows; none where only DDLs are looked for."""
-        found = {table_id for window in self._windows for each in window.segments for table_id in each.tables}
-        ids = frozenset(each for each in found if self._is_chosen(each))
+        ids = frozenset(each for each in self._windows.table_ids() if self._is_chosen(each))
         if not len(self._ops) or not ids:
             return
         sought = self._sought

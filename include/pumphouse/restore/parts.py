@@ -332,7 +332,11 @@ def plan_parts(
         base_low=base.low,
         base_tables=sum(f"{table.db}.{table.table}".lower() in every for table in base.tables),
         works=works,
-        windows=tuple(each for each in window_steps(view.between(base.low, to), works, to) if each.segments),
+        windows=tuple(
+            each
+            for each in window_steps(view.between(base.low, to), base.low, to, ids_of(bare.timeline, rules.only))
+            if each.segments
+        ),
         databases=(),
         sources=tuple(sorted({version.db for version in versions})),
         made=tuple(places),

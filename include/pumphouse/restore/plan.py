@@ -6,22 +6,23 @@ Its steps are those of a first load (`pumphouse.loader.begin`), and the plans up
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from pumphouse.advice import Do, Dump, Hint, Restore, saying
 from pumphouse.archive.base import Base
-from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.begin import fill
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import our_schemas
 from pumphouse.loader.steps import Apply, Follow, Given, Ready, Steps
-from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
+from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, ids_of, total_bytes, works_between
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
@@ -133,12 +134,16 @@ class RestorePlan:
     @property
     def base_rows(self) -> int:
         """Rows in the dump."""
-        return sum(piece.segment.changes for piece in self.works[0].pieces if piece.window is None)
+        return sum(piece.segment.changes for piece in self._of_base())
 
     @property
     def base_bytes(self) -> int:
         """Payload bytes of the dump."""
-        return sum(piece.bytes for piece in self.works[0].pieces if piece.window is None)
+        return sum(piece.bytes for piece in self._of_base())
+
+    def _of_base(self) -> Iterator[SegmentPart]:
+        """Pieces of the dump, which come first: the log's are not asked for."""
+        return takewhile(lambda piece: piece.window is None, self.works[0].pieces)
 
     @property
     def ddls(self) -> tuple[DdlStep, ...]:
@@ -275,7 +280,7 @@ def plan_restore(
         base_low=base.low,
         base_tables=len(base.tables),
         works=works,
-        windows=tuple(window_steps(windows, works, to)),
+        windows=tuple(window_steps(windows, base.low, to, ids_of(view.timeline, rules.only) if rules.only else None)),
         databases=tuple(rules.routes.places(view.databases)),
         sources=tuple(sources),
         made=tuple(rules.routes.places(sources)),
@@ -322,10 +327,8 @@ def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | 
 
     for table in base.tables:
         rows[name_of(table.table_id)] += table.rows
-    for window in view.between(base.low, to):
-        for segment in window.segments:
-            for table_id, stat in segment.tables.items():
-                changes[name_of(table_id)] += stat.rows
+    for table_id, stat in view.between(base.low, to).stats().items():
+        changes[name_of(table_id)] += stat.rows
     found = [
         TableSize(table=there[name], rows=rows[name], changes=changes[name])
         for name in (rows | changes).keys() & there.keys()
@@ -377,21 +380,8 @@ def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | Non
     )
 
 
-def window_steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
-    """Windows with what plans read of them."""
-    pieces: dict[Tso, list[SegmentPart]] = defaultdict(list)
-    for work in works:
-        for piece in work.pieces:
-            if piece.window is not None:
-                pieces[piece.window].append(piece)
-    for window in windows:
-        # A plan may end in the middle of a window, and the next one reads the rest of the same segment.
-        read = {piece.segment.key: piece.segment for piece in pieces[window.start]}.values()
-        yield WindowStep(
-            start=window.start,
-            end=window.end,
-            segments=len(read),
-            bytes=sum(segment.payload_bytes for segment in read),
-            rows=sum(segment.changes for segment in read),
-            cut=window.end > to,
-        )
+def window_steps(windows: Windows, after: Tso, to: Tso, tables: Collection[int] | None = None) -> Iterator[WindowStep]:
+    """Windows with what plans up to ``to`` read of them; ``tables``: with changes under one of these ids alone."""
+    read = (each.tolist() for each in windows.read_of(after, to, tables))
+    for start, end, segments, size, rows in zip(windows.starts.tolist(), windows.ends.tolist(), *read, strict=True):
+        yield WindowStep(start=start, end=end, segments=segments, bytes=size, rows=rows, cut=end > to)

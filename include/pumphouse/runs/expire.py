@@ -7,14 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+from pumphouse.archive.copied import held_by_copy
 from pumphouse.archive.expire import ExpireReport, Tick, delete_orphans, expire
 from pumphouse.archive.retention import Hold, Policy
 from pumphouse.errors import UsageError
 from pumphouse.loader.needs import needs_of
 from pumphouse.parts import Parts
+from pumphouse.runs.copy import copy_at
 from pumphouse.settings import ServerSettings, Settings
 
 _ASKED_AT_ONCE = 8
+COPY = "archive.copy_root"
 
 _SHOWN = 1000  # orphans, by name
 
@@ -30,12 +33,13 @@ def run(
     shown: ExpireReport | None = None,
     tick: Tick = lambda _done, _total: None,
 ) -> ExpireReport:
-    """Ask every server what it needs, then expire.
+    """Ask every server what it needs, and the copy what it has, then expire.
 
     Args:
         settings: all of them.
         policy: how much is kept; None = as the settings say.
-        without: names of servers that hold nothing, beside those of ``retention.without``.
+        without: names of servers that hold nothing, beside those of ``retention.without``; `COPY`, so that what the
+            copy lacks may go.
         servers: name -> server; None = the sections of the settings that name one.
         orphans: what killed tasks left goes, too.
         dry_run: only say what would go.
@@ -49,15 +53,19 @@ def run(
     if policy is None:
         policy = Policy(bases=settings.retention.keep_bases, days=settings.retention.keep_days)
     known = _servers(settings) if servers is None else servers
-    if unknown := [name for name in without if name not in known]:
+    copies = [COPY] if settings.archive.copy_root else []
+    if unknown := [name for name in without if name not in (*known, *copies)]:
         raise UsageError(
-            f"no server of the settings is called {unknown[0]!r}", hint=f"they are: {', '.join(known) or 'none'}"
+            f"no server of the settings is called {unknown[0]!r}",
+            hint=f"they are: {', '.join((*known, *copies)) or 'none'}",
         )
     left_out = {*without, *settings.retention.without}
     with Parts(settings) as parts:
         archive = parts.archive
         archive.genesis()  # says what to do where there is none, before any server is asked
         holds = ask({name: each for name, each in known.items() if name not in left_out}, archive.cluster_id)
+        if copies and COPY not in left_out:
+            holds += held_by_copy(archive, copy_at(settings, settings.archive.copy_root, archive), COPY)
         now = parts.cluster.tso()
         return expire(
             archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, shown=shown, tick=tick

@@ -41,8 +41,9 @@ from pumphouse.schema.route import NO_ROUTES
 from pumphouse.settings import Settings
 
 _UNLOGGED = (
-    "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: afterwards "
-    f"run {command_line(Dump())}, and the same flashback --into each target"
+    "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: run "
+    f"{command_line(Dump())} at once (no moment between another change of such a row and that dump can be restored), "
+    "and the same flashback --into each target"
 )
 _OF_A_TARGET = "the source keeps its rows: what a flashback changes on a target, a diff and a proof find there"
 

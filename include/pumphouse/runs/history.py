@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.history.changes import Asked, Changed, changes, moment_in, range_in, require_columns, tables_of
 from pumphouse.history.rows import moment_of, rows_at
@@ -54,7 +55,7 @@ def told_changes(
     columns: tuple[str, ...] = (),
     progress: Progress = silent,
 ) -> Iterator[Told[Changed | DdlEvent]]:
-    """Changes and DDLs of a table in (since, upto], in commit order; None = where the archive begins and ends.
+    """Changes and DDLs of a table in (since, upto], in commit order; None = all that is kept.
 
     Raises:
         UsageError: the archive does not cover the range, or the table never has such a column or key.
@@ -79,7 +80,7 @@ def _read(
     with Parts(settings) as parts:
         archive = parts.readable_archive
         # No DDL behind the range can stop it.
-        view = read_view(archive, since=since or archive.genesis().ts, upto=upto)
+        view = read_view(archive, since=since or archive.range().start, upto=upto)
         begin, end = range_in(view, since, upto)
         where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
         yield archive, view, Asked(table=table, after=begin, upto=end, where=where, columns=columns)
@@ -112,7 +113,7 @@ def told_rows(
         found = rows_at(moment, connections=settings.load.connections, tell=progress)
         yield ToldRows(
             found=found if only is None else (rows.select(list(only)) for rows in found),
-            after=view.genesis.ts,
+            after=view.kept.start,
             upto=end,
             losses=moment.losses,
             form=moment.form,
@@ -135,10 +136,17 @@ def told_versions(
         losses = losses_of(view.windows, after=asked.after, upto=asked.upto)
         told: Told[Version] = Told(found=iter(()), after=asked.after, upto=asked.upto, losses=losses)
 
-        def row_at_begin(version: TableVersion) -> Version | None:
-            whole, at = read_view(archive, upto=asked.after), asked.after
+        def row_at_begin(version: TableVersion, until: Tso | None) -> Version | None:
+            at, first = asked.after, restorable_from(archive)
+            if first is not None and at < first and (first <= asked.upto if until is None else first < until):
+                at = first  # no base leads to the begin; the row is the same up to there
             moment = moment_of(
-                whole, ".".join(version.name), at, archive=settings.archive, load=settings.load, where=asked.where
+                read_view(archive, upto=at),
+                ".".join(version.name),
+                at,
+                archive=settings.archive,
+                load=settings.load,
+                where=asked.where,
             )
             told.losses = together(moment.losses, told.losses)
             rows = [row for batch in rows_at(moment, tell=progress) for row in batch.to_pylist()]

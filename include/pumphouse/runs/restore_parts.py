@@ -34,8 +34,9 @@ log = structlog.get_logger()
 
 _LOCK_WAIT_S = 10
 _UNLOGGED = (
-    "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: afterwards "
-    f"run {command_line(ImportSchema())}, then {command_line(Dump())}"
+    "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: run "
+    f"{command_line(ImportSchema())}, then {command_line(Dump())}, before anybody changes it; a copy that you drop again "
+    "needs neither"
 )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from pumphouse.errors import SchemaError, UsageError
 from pumphouse.model.binlog import SchemaState
@@ -49,40 +49,71 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Time zone of the server's sessions, as jobs have it; ``unknown``: the host's, which is not UTC."""
+    """Time zone of the server's sessions, as jobs have it; ``unknown``: the host's, which is not UTC.
+
+    ``sql_mode``: of the session, in the servers' bits, which are TiDB's; None = a strict one.
+    """
 
     name: str = "UTC"
     offset: int = 0
     unknown: bool = False
+    sql_mode: int | None = None
 
 
 END = MAX_TSO
 
 
-def plan_jobs(
-    history: Sequence[Job], found: Found, asked: Asked, *, dialect: Dialect, zone: Zone, fill: Fill
-) -> list[Raw]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the history has: its tables, the next free id, and the last schema version."""
+
+    timeline: Timeline
+    next_id: int = _FIRST_ID
+    version: int = 0
+
+    @classmethod
+    def of(cls, history: Sequence[Job]) -> Self:
+        """Of all jobs."""
+        return cls(
+            timeline=Timeline.of_history(history),
+            next_id=max([_FIRST_ID, *(1 + each for job in history for each in _ids(job))]),
+            version=max((job.schema_version for job in history), default=0),
+        )
+
+    def plus(self, raws: Sequence[Raw]) -> Self:
+        """With the jobs of a plan behind it."""
+        jobs = [Job.from_dict(raw) for raw in raws]
+        after = max((event.commit_ts for event in self.timeline.events[-1:]), default=0)
+        timed = [TimedJob(Tso(after + number), job) for number, job in enumerate(jobs, 1)]
+        return replace(
+            self,
+            timeline=self.timeline.fold(timed),
+            next_id=max([self.next_id, *(1 + each for job in jobs for each in _ids(job))]),
+            version=max([self.version, *(job.schema_version for job in jobs)]),
+        )
+
+
+def plan_jobs(known: Known, found: Found, asked: Asked, *, dialect: Dialect, zone: Zone, fill: Fill) -> list[Raw]:
     """Jobs, in order, without times; [] when the history has everything.
 
     Raises:
         SchemaError: something is gone and nobody said what became of it; or no job can say what changed.
         UsageError: something was said of what is not there.
     """
-    plan = _Plan(history, found, asked, dialect, zone, fill)
+    plan = _Plan(known, found, asked, dialect, zone, fill)
     plan.make()
     plan.prove()
     return plan.jobs
 
 
 class _Plan:
-    def __init__(
-        self, history: Sequence[Job], found: Found, asked: Asked, dialect: Dialect, zone: Zone, fill: Fill
-    ) -> None:
-        self.timeline = Timeline.of_history(history)
+    def __init__(self, known: Known, found: Found, asked: Asked, dialect: Dialect, zone: Zone, fill: Fill) -> None:
+        self.known = known
+        self.timeline = known.timeline
         self.found, self.asked, self.dialect, self.zone, self.fill = found, asked, dialect, zone, fill
         self.jobs: list[Raw] = []
-        self._next = max([_FIRST_ID, *(1 + each for job in history for each in _ids(job))])
-        self._version = max((job.schema_version for job in history), default=0)
+        self._next = known.next_id
+        self._version = known.version
         self._dbs: dict[str, Raw] = {
             info.name: {**info.raw, "id": info.id}
             for info in self.timeline.databases_at(END)
@@ -127,11 +158,9 @@ class _Plan:
 
     def prove(self) -> None:
         """Every job renders, and the history with the jobs says what the server has."""
-        timed = [TimedJob(Tso(number), Job.from_dict(raw)) for number, raw in enumerate(self.jobs, 1)]
-        after = self.timeline.fold(timed)
-        for event in after.ddls(0, END):
-            if not event.genesis:
-                render(event, self.dialect, keep_schema="")  # of no target: each has its own
+        after = self.known.plus(self.jobs).timeline
+        for event in after.events[len(self.timeline.events) :]:
+            render(event, self.dialect, keep_schema="")  # of no target: each has its own
         shown = {v.name: v.table for v in after.tables_at(END) if v.name in self.found.tables}
         for name, raw in self.found.tables.items():
             info = shown.get(name)
@@ -437,8 +466,11 @@ class _Plan:
             raise SchemaError(
                 f"{'.'.join(name)}: a TIMESTAMP changed its type in the host's time zone, which is not UTC",
                 hint="set the server's time_zone to a name or an offset, for the sessions that change tables, too",
+                table=".".join(name),
             )
-        reorg = {"location": {"name": self.zone.name, "offset": self.zone.offset}}
+        reorg: Raw = {"location": {"name": self.zone.name, "offset": self.zone.offset}}
+        if self.zone.sql_mode is not None:
+            reorg["sql_mode"] = self.zone.sql_mode
         query = "; ".join(
             f"ALTER TABLE {qualified(*name)} {', '.join(each)}" for each in (clauses.first, clauses.then) if each
         )

@@ -17,7 +17,7 @@ from pumphouse.registry.base import Cluster
 from pumphouse.schema.actions import Action, action_of
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.schema_import.changes import Asked, Zone, plan_jobs
+from pumphouse.schema_import.changes import Asked, Known, Zone, plan_jobs
 from pumphouse.schema_import.columns import Raw
 from pumphouse.schema_import.read import read_schema
 from pumphouse.schema_import.write import HistoryTable, Stream, add_jobs, left_behind
@@ -84,7 +84,7 @@ def import_schema(
                 def fill(db: str, name: str, column: str) -> str | None:
                     return _fill(connection, db, name, column)
 
-                jobs = plan_jobs(known, found, asked, dialect=dialect, zone=zone, fill=fill)
+                jobs = plan_jobs(Known.of(known), found, asked, dialect=dialect, zone=zone, fill=fill)
                 unlogged = [name for raw in jobs if (name := _marked(connection, raw))]
         except TableChanged as error:
             raise SchemaError(f"the schema changes under the import: {error}", hint="run it again") from error

@@ -34,6 +34,11 @@ def exposition(found: Status) -> bytes:
     held = gauge("archive_held", "1 = the next window waits for this one", "who")
     for each in archive.held_by:
         held.labels(each.who).set(1)
+    lag = gauge("capture_lag_seconds", "How far a capture is behind its source", "capture")
+    runs = gauge("capture_running", "1 = it runs, and says so", "capture")
+    for capture in found.captures:
+        lag.labels(capture.capture_id).set(capture.lag_s)
+        runs.labels(capture.capture_id).set(capture.state == "running")
     at = gauge("target_at_seconds", "The moment that a target has", "target", "task")
     trouble = gauge("target_trouble", "1 = the last load failed, or it cannot be looked at", "target", "task")
     for target in found.targets:

@@ -21,6 +21,8 @@ _SHORTEST_LATE_S = 300.0
 HELD_S = 60.0
 # A transaction is not under way for so long: its prewrite has lost its outcome, or somebody holds it.
 OPEN_S = 10.0
+# A capture that works is some tenths of a second behind, and some seconds behind a large transaction.
+CAPTURE_LAG_S = 60.0
 _SHOWN = 5
 
 
@@ -36,8 +38,9 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     found = [*_drill(status, settings), *_proofs(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
         late = _late(status, settings)
+        found += [*_copy(status, settings)]
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
-        found += _consumers(status, settings)
+        found += [*_captures(status), *_consumers(status, settings)]
     scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
     loaded = [each for each in status.targets if each.at is not None or each.section not in scratch]
     found += [each for target in loaded for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
@@ -46,6 +49,16 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
 
 def _error(who: str, what: str, next_: str) -> Finding:
     return Finding(severity=Severity.ERROR, who=who, what=what, next=next_)
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago, for people."""
+    if seconds is None:
+        return "-"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _warning(who: str, what: str, next_: str) -> Finding:
@@ -61,7 +74,7 @@ def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
     """The last drill, where it was red or failed, or where none has ended for long."""
     last, into = status.archive.drill, settings.drill.into
     if last is not None and not last.green:
-        what = f"{last.verdict}{': ' * bool(last.why)}{last.why}, {last.age_s / 3600:.1f} h ago"
+        what = f"{last.verdict}{': ' * bool(last.why)}{last.why}, {ago(last.age_s)} ago"
         at = f" at {show(last.at)}" if last.at else ""
         rows = "" if last.why else "; pumphouse archive proofs --tables"
         yield _error(f"drill into {last.into}{at}", what, f"{last.again}{rows}")
@@ -83,6 +96,21 @@ def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
             more = f" and {len(proof.tables) - _SHOWN} more" if len(proof.tables) > _SHOWN else ""
             again = f"pumphouse archive prove{how}; pumphouse archive proofs --tables"
             yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
+
+
+def _captures(status: Status) -> Iterator[Finding]:
+    """What of a source comes late or not at all: its binlogs are deleted one day, whether they were read or not."""
+    for each in status.captures:
+        who = f"capture {each.capture_id} of {each.source}"
+        start = f"pumphouse capture run, on {each.host}"
+        if each.state == "failed":
+            yield _error(who, f"it ended: {each.reason}", start)
+        elif each.state == "silent":
+            yield _error(who, f"its last heartbeat is {each.silent_s:.0f} s old", start)
+        elif each.state == "stopped":
+            yield _warning(who, f"it was stopped {each.silent_s:.0f} s ago", start)
+        elif each.lag_s > CAPTURE_LAG_S:
+            yield _warning(who, f"it is {each.lag_s:.0f} s behind", "pumphouse capture status; pumphouse pumps")
 
 
 def _late(status: Status, settings: Settings) -> float:
@@ -130,6 +158,20 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
     if archive.age_s is not None and archive.age_s > late_s:
         age = f"{archive.age_s / 3600:.1f} h" if archive.age_s >= 3600 else f"{archive.age_s / 60:.0f} min"
         yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")
+
+
+def _copy(status: Status, settings: Settings) -> Iterator[Finding]:
+    """The copy, where it is damaged, was never made, or is further behind than the setting."""
+    copy, again = status.archive.copy, "pumphouse archive copy"
+    if copy is None or status.archive.end is None:
+        return
+    if copy.problem:
+        yield _error("copy", f"{copy.url}: {copy.problem}", again)
+    elif copy.end is None:
+        yield _warning("copy", f"there is none at {copy.url}, which archive.copy_root names", again)
+    elif copy.behind_s is not None and copy.behind_s > settings.archive.copy_late_s:
+        what = f"{copy.url} ends at {show(copy.end)}, {copy.windows} windows behind the archive"
+        yield _warning("copy", what, again)
 
 
 def _pump(pump: PumpState) -> Iterator[Finding]:

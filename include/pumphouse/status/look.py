@@ -13,12 +13,14 @@ import grpc
 from pumphouse.advice import hint_of, worded
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.copied import behind
 from pumphouse.archive.coverage import judge_all
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import last_drill
 from pumphouse.archive.failed import read_failed
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
 from pumphouse.archive.proofs import Outcome, Proof, red_proofs
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
@@ -34,18 +36,21 @@ from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.parts import Parts
 from pumphouse.proto.pumphouse_pb2 import StatusRequest, StatusResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
+from pumphouse.registry.captures import is_live
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.shown import without_secrets
+from pumphouse.runs.copy import copy_at
 from pumphouse.schema.actions import SYSTEM_SCHEMAS
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
-from pumphouse.status.range import restorable_from
 from pumphouse.status.report import (
     ArchiveStatus,
+    CaptureStatus,
     ConsumerStatus,
+    CopyStatus,
     DrillStatus,
     HeldBy,
     PumpState,
@@ -98,12 +103,21 @@ def look(
     pumps = [
         (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
+    copied = _Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
     found = archive.answer(left())
     if not isinstance(found, ArchiveStatus):
         problem = _why(found if known else registry)
         found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=problem)
     if found.begin is None and known:
         found = replace(found, next=_Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
+    if copied is not None:
+        answer = copied.answer(left())
+        found = replace(
+            found,
+            copy=answer
+            if isinstance(answer, CopyStatus)
+            else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
+        )
     stale_s = settings.archive.consumer_stale_s
     status = Status(
         cluster=without_secrets(settings.cluster.url),
@@ -112,6 +126,7 @@ def look(
         pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
         targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
         consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
+        captures=tuple(capture_status(each, clock.now()) for each in (known[3] if known else [])),
     )
     why = "" if known else _why(registry)
     return replace(status, findings=findings(status, why, settings))
@@ -147,9 +162,30 @@ def _why(answer: Any) -> str:
 # -- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus]]:
+def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus], list[CaptureRecord]]:
     cluster: Cluster = parts.cluster
-    return cluster.cluster_id(), cluster.readable_nodes(NodeKind.PUMP), cluster.readable_nodes(NodeKind.DRAINER)
+    return (
+        cluster.cluster_id(),
+        cluster.readable_nodes(NodeKind.PUMP),
+        cluster.readable_nodes(NodeKind.DRAINER),
+        cluster.captures(),
+    )
+
+
+def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
+    """A capture as it is shown: one that says it runs, and has not said so for a while, is silent."""
+    silent = record.state is CaptureState.RUNNING and not is_live(record, now)
+    return CaptureStatus(
+        capture_id=record.capture_id,
+        source=record.source,
+        host=record.host,
+        state="silent" if silent else record.state.value,
+        silent_s=max(0.0, now - record.heartbeat),
+        gtid=record.gtid,
+        lag_s=record.lag_s,
+        transactions=record.transactions,
+        reason=record.reason,
+    )
 
 
 def _alone(registry: _Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:
@@ -188,6 +224,14 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         drill=_drill(archive, now),
         red=tuple(_red(each) for each in red_proofs(archive)),
     )
+
+
+def _copy(parts: Parts, settings: Settings) -> CopyStatus:
+    archive = parts.archive
+    copy, end = copy_at(settings, settings.archive.copy_root, archive), archive.end()
+    reached, windows = behind(archive, copy, end=end)
+    late_s = None if reached is None else max(0.0, (physical_ms(end) - physical_ms(reached)) / 1000)
+    return CopyStatus(url=copy.url, end=reached, behind_s=late_s, windows=windows)
 
 
 def _red(proof: Proof) -> RedProof:

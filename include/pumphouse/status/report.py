@@ -63,6 +63,20 @@ class RedProof:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStatus:
+    """The copy of ``archive.copy_root``. ``end`` None: none was begun. ``windows``: how many it lacks.
+
+    ``behind_s``: from its end to the archive's. ``problem``: why nothing is known ('' = all is).
+    """
+
+    url: str
+    end: Tso | None = None
+    behind_s: float | None = None
+    windows: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
 
@@ -73,6 +87,7 @@ class ArchiveStatus:
     before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
+    ``copy`` None: the settings name none.
     ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
     """
 
@@ -95,6 +110,7 @@ class ArchiveStatus:
     red: tuple[RedProof, ...] = ()
     expired: str = ""
     marks: dict[str, str] = field(default_factory=dict)
+    copy: CopyStatus | None = None
     problem: str = ""
 
 
@@ -170,6 +186,21 @@ class ConsumerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureStatus:
+    """Who follows a source's binlog. ``state``: running, stopped, failed, or silent; ``gtid``: what the Pumps have."""
+
+    capture_id: str
+    source: str
+    host: str
+    state: str
+    silent_s: float
+    gtid: str
+    lag_s: float
+    transactions: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """All of it, and what wants a hand, the worst first."""
 
@@ -179,6 +210,7 @@ class Status:
     pumps: tuple[PumpState, ...]
     targets: tuple[TargetStatus, ...]
     consumers: tuple[ConsumerStatus, ...]
+    captures: tuple[CaptureStatus, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -93,7 +93,7 @@ class World:
         archive = self.archive
         return [
             (ts, segment.node_id)
-            for manifest in archive.chain()
+            for manifest in archive.windows()
             for segment in manifest.segments
             for batch in archive.segment_batches(manifest, segment)
             for ts in batch.column("commit_ts").to_pylist()

@@ -146,7 +146,7 @@ def test_a_pump_forced_offline_that_was_not_drained_holds_the_window(world):
     why, text = held(world)
     assert "was not drained" in why["pump-1"]
     assert "declare-lost pump-1" in text
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
 
 
 @pytest.mark.row("A2")
@@ -177,7 +177,7 @@ def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(
     done, rest = world.snapshot()
     assert [each.reason for each in done.declared] == ["disk replaced"]
     assert (done.end, rest.declared) == (made.to_ts, ())
-    manifest = world.archive.chain()[1]
+    manifest = world.archive.windows()[1]
     assert manifest.pump("pump-1").incarnation == "two"
     assert manifest.declared[0].to_ts == made.to_ts
     assert [ts for ts, _ in world.commits()][-1] == kept
@@ -202,7 +202,7 @@ def test_a_dead_pump_that_is_declared_lost_no_longer_holds_and_its_range_is_the_
     done = world.snapshot()
     assert len(done) == 2
     assert done[0].end == made.to_ts
-    assert world.archive.chain()[0].pump("pump-2").lost
+    assert world.archive.windows()[0].pump("pump-2").lost
     assert world.snapshot()
     two.start_count = 2
     two.register(NodeState.OFFLINE)
@@ -227,7 +227,7 @@ def test_a_pump_that_was_started_again_before_it_died_for_good_is_declared_lost_
     kept = one.transaction()
     assert world.snapshot()[0].end == made.to_ts
     known = world.cluster.node(NodeKind.PUMP, "pump-2").extra
-    lost = next(each for each in world.archive.chain() if each.declared).pump("pump-2")
+    lost = next(each for each in world.archive.windows() if each.declared).pump("pump-2")
     assert (lost.incarnation, lost.start_count, lost.replaced) == (
         known.incarnation,
         known.start_count,
@@ -279,7 +279,7 @@ def lost_while_it_serves(world, *, restarted=True):
 @pytest.mark.row("A2")
 def test_a_lost_pump_stays_lost_in_later_windows_and_holds_the_next_once_it_has_run(world):
     two, _made = lost_while_it_serves(world)
-    entries = [each.pump("pump-2") for each in world.archive.chain()][-3:]
+    entries = [each.pump("pump-2") for each in world.archive.windows()][-3:]
     assert [(each.start_count, each.lost, each.drained) for each in entries] == [(2, True, False)] * 3
     two.register(NodeState.ONLINE)  # the registry can be reached again, and then it dies: all between two windows
     two.stop()
@@ -487,14 +487,14 @@ def test_a_closing_pump_is_drained_when_nothing_real_lies_behind_the_window(worl
     pump.transaction()
     pump.register(NodeState.CLOSING)
     world.snapshot()
-    assert world.archive.chain()[0].pump("pump-1").drained
+    assert world.archive.windows()[0].pump("pump-1").drained
     pump.register(NodeState.OFFLINE)
     pump.stop()
     assert world.snapshot()
-    assert world.archive.chain()[-1].pump("pump-1").drained
+    assert world.archive.windows()[-1].pump("pump-1").drained
     world.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: None)
     assert world.snapshot()
-    assert world.archive.chain()[-1].pump("pump-1").state == "gone"
+    assert world.archive.windows()[-1].pump("pump-1").state == "gone"
 
 
 @pytest.mark.row("A2", "P13")
@@ -506,13 +506,13 @@ def test_a_closing_pump_with_a_transaction_behind_the_window_is_not_drained_yet(
     pump.register(NodeState.CLOSING)
     behind = pump.transaction()
     world.snapshot(until)
-    assert not world.archive.chain()[0].pump("pump-1").drained
+    assert not world.archive.windows()[0].pump("pump-1").drained
     pump.register(NodeState.OFFLINE)
     why, _ = held(world)
     assert "was not drained" in why["pump-1"]
     pump.register(NodeState.CLOSING)
     world.snapshot()
-    assert world.archive.chain()[1].pump("pump-1").drained
+    assert world.archive.windows()[1].pump("pump-1").drained
     assert (behind, "pump-1") in world.commits()
 
 
@@ -552,7 +552,7 @@ def test_a_pull_from_below_the_gc_point_is_an_error_and_declared_away_only_by_na
     kept = pump.transaction()
     with pytest.raises(PositionCollected, match="declare-lost pump-1"):
         world.snapshot()
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
     declare_lost(world.archive, world.cluster, "pump-1", "unregistered for a week", who="ops")
     done, rest = world.snapshot()
     assert (len(done.declared), rest.declared) == (1, ())
@@ -568,7 +568,7 @@ def test_a_go_pump_is_pulled_by_single_messages(world):
     world.history.add(9)
     world.snapshot()
     assert [ts for ts, _ in world.commits()] == [*wanted, job]
-    last = world.archive.chain()[0].pump("pump-1").last
+    last = world.archive.windows()[0].pump("pump-1").last
     assert job <= last.commit_ts <= world.archive.end()
     wanted = pump.transaction()
     world.snapshot()
@@ -671,11 +671,11 @@ def test_a_go_pump_offline_and_drained_counts_only_while_its_registry_value_stay
     world.init()
     pump.register(NodeState.CLOSING)
     world.snapshot()
-    assert world.archive.chain()[0].pump("pump-1").drained
+    assert world.archive.windows()[0].pump("pump-1").drained
     pump.register(NodeState.OFFLINE)
     pump.stop()
     world.snapshot()
-    assert world.archive.chain()[1].pump("pump-1").registry
+    assert world.archive.windows()[1].pump("pump-1").registry
     world.snapshot()
     changed = world.cluster.node(NodeKind.PUMP, "pump-1").with_(update_ts=world.cluster.tso())
     world.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: changed)
@@ -704,7 +704,7 @@ def test_a_late_or_orphan_commit_holds_until_it_is_accepted_by_name(world, kind)
     accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "again", who="ops")
     assert [each.reason for each in accepted_commits(world.archive)] == ["seen in the logs"]
     world.snapshot()
-    assert [each.commit_ts for each in world.archive.chain()[0].accepted] == [commit_ts]
+    assert [each.commit_ts for each in world.archive.windows()[0].accepted] == [commit_ts]
     assert world.commits() == ([(commit_ts, "pump-1")] if kind == "late" else [])
 
 
@@ -719,7 +719,7 @@ def test_a_late_or_orphan_commit_that_another_pump_has_whole_is_taken_by_itself(
     two.pending[start_ts, commit_ts] = kind
     world.snapshot()
     assert world.commits() == [(commit_ts, "pump-1")]
-    assert world.archive.chain()[0].accepted[0].reason == "pump-1 has the whole transaction"
+    assert world.archive.windows()[0].accepted[0].reason == "pump-1 has the whole transaction"
     assert two.accepted == [(start_ts, commit_ts)]
 
 
@@ -741,7 +741,7 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     _, told = accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
     assert (told, two.accepted) == (False, []), "nothing brings it any more: a manifest has to say so first"
     world.snapshot()
-    window = world.archive.chain()[1]
+    window = world.archive.windows()[1]
     assert {(each.commit_ts, each.who) for each in window.accepted} == {(commit_ts, "archive"), (other_commit, "ops")}
     assert sorted(two.accepted) == sorted([(start_ts, commit_ts), (other_start, other_commit)])
     world.snapshot()
@@ -749,9 +749,9 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     assert verify(world.archive).problems == []
     # It is in no window: whoever reads over its commit ts is told, also one that ends before the window that says so.
     for upto in (other_commit, window.start, world.archive.end()):
-        (lost,) = losses_of(world.archive.chain(), after=Tso(other_commit - 1), upto=upto).declared
+        (lost,) = losses_of(world.archive.windows(), after=Tso(other_commit - 1), upto=upto).declared
         assert (lost.to_ts, lost.who, "late" in lost.reason) == (other_commit, "ops", True)
-    assert not losses_of(world.archive.chain(), after=other_commit, upto=world.archive.end())
+    assert not losses_of(world.archive.windows(), after=other_commit, upto=world.archive.end())
 
 
 @pytest.mark.row("P7", "A2")
@@ -776,7 +776,7 @@ def test_what_only_a_pump_shows_as_accepted_holds_until_the_archive_has_a_record
     world.snapshot()
     assert [(each.commit_ts, each.reason) for each in accepted_commits(world.archive)] == [(commit_ts, "known")]
     assert [each.reason for each in world.archive.last().accepted] == ["known"]
-    assert losses_of(world.archive.chain(), after=Tso(commit_ts - 1), upto=commit_ts).declared
+    assert losses_of(world.archive.windows(), after=Tso(commit_ts - 1), upto=commit_ts).declared
 
 
 @pytest.mark.row("P6", "A2")

@@ -1,7 +1,7 @@
 """The archive proves itself: no flipped byte, no missing and no swapped object of a small archive passes `verify`.
 
 The archive lies in a real directory and has everything: a dump, three windows with DDL, a declared loss, an accepted
-commit, schema objects whole and as deltas.
+commit, schema objects whole and as deltas, runs of the index.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from pumphouse.archive.declare import accept, declare_lost, read_declared, read_
 from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
+from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_parts import SchemaParts, parts_key
 from pumphouse.archive.schema_store import rebuild, timeline_of
@@ -121,6 +122,8 @@ class Small:
         self.window(7, world.cluster.tso)
         self.window(9, late)
         self.window(11, lost)
+        extend_index(self.archive, size=1, newest=1)
+        extend_index(self.archive, size=1, newest=1)
 
     def _dump(self, *, done: bool) -> None:
         """What a later dump leaves: its begin, a chunk, its rows; and the document, if it is ``done``."""
@@ -177,8 +180,9 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 8, "HEAD": 1}
     assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
     assert len(small.of("schema/parts/")) == 4
-    assert sum(kinds.values()) + 10 + len(small.of("verified.json", "failed/", "settled/")) == len(small.objects)
-    chain = small.archive.chain()
+    assert len(small.of("index/")) == 2
+    assert sum(kinds.values()) + 12 + len(small.of("verified.json", "failed/", "settled/")) == len(small.objects)
+    chain = small.archive.windows()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
     assert len(set(small.objects.values())) == len(small.objects)
@@ -192,6 +196,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
         (("windows/", "HEAD", "declared/", "settled/", "verified.json", "failed/"), ""),
         (("base/",), ".json"),
         (("segments/", "ddl/", "schema/"), ""),
+        (("index/",), ""),
         (("base/",), ".parquet"),
     ],
 )
@@ -206,7 +211,8 @@ def test_every_missing_object_is_found(small):
     # What names the files of the schema is derived, and nothing builds on it: the newest is made again, byte for byte.
     # Without its notes a dump that is not done reads again; nothing was verified or failed of which no note is there; a
     # settled commit is looked at again.
-    derived = small.of("schema/parts/")
+    # So is a run of the index; the manifests are read in its place.
+    derived = small.of("index/", "schema/parts/")
     notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")]
     notes += small.of("verified.json", "failed/", "settled/")
     for key, good in small.objects.items():
@@ -321,7 +327,7 @@ def test_an_archive_with_such_a_document_is_judged_and_never_a_bare_error(small,
         else:
             small.put(key, rng.choice([b"", b"PAR1", good[: rng.randrange(len(good))], rng.randbytes(50)]))
         verify(small.archive)
-        for look in (small.archive.chain, lambda: read_view(small.archive), lambda: read_verified(small.archive)):
+        for look in (small.archive.windows, lambda: read_view(small.archive), lambda: read_verified(small.archive)):
             with contextlib.suppress(BinlogError):
                 look()
         small.put(key, good)
@@ -355,11 +361,11 @@ def test_an_archive_of_version_1_is_opened_verified_and_extended(old):
     versions = {json.loads(old.archive.store.get(key))["format_version"] for key in old.of("declared/", "windows/")}
     assert versions == {1}
     assert old.problems() == ""
-    before = old.archive.chain()
+    before = [*old.archive.windows()]
     assert old.archive.end() == before[-1].end
     timeline = timeline_of(old.archive)
     old.window(13, old.world.cluster.tso)
-    *chain, new = old.archive.chain()
+    *chain, new = old.archive.windows()
     assert chain == before
     assert new.previous == before[-1].sha256
     assert old.archive.head() == Head.of(new)

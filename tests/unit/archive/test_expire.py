@@ -18,10 +18,11 @@ from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
+from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.retention import Hold, Policy, plan_expiry
 from pumphouse.archive.schema_store import rebuild, timeline_of
 from pumphouse.archive.segment import read_segment
-from pumphouse.archive.sweep import list_objects
+from pumphouse.archive.sweep import begun_and_live, list_objects
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.errors import (
@@ -38,7 +39,6 @@ from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import LoadSettings, Settings
-from pumphouse.status.range import restorable_from
 from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
 from tests.support.killed import Killed
 from tests.support.memorystore import MemoryStore
@@ -271,7 +271,7 @@ def test_a_dump_that_runs_keeps_its_log_and_the_dump_that_it_takes_tables_from(
     archive.store.put(layout.base_begun(begun.low), begun.to_json())
     report = run(archive)
     assert report.restorable_from == older.ts == made.dumps[1]
-    assert any("takes tables of an earlier one" in each for each in report.held)
+    assert any("takes tables of an earlier base" in each for each in report.held)
     key = layout.base_begun(begun.low)
     store.put_s[f"{archive.cluster_id}/{key}"] = 1.0  # given up long ago
     assert key in run(archive, dry_run=True).orphans
@@ -358,18 +358,18 @@ def test_what_a_rule_deletes_above_the_range_is_named_as_that(archive: Archive, 
     run(archive)
     store.rules = ("the lifecycle rule 'old' deletes objects after 30 days",)
     found = fresh(archive)
-    first, second, *_ = found.chain()
+    first, second, *_ = found.windows()
     segment = next(each.key for window in (first, second) for each in window.segments if each.rows)
     del store.objects[f"{archive.cluster_id}/{segment}"]
     with pytest.raises(BadSegment, match="the lifecycle rule 'old'") as refused:
-        for window in found.chain():
+        for window in found.windows():
             for each in window.segments:
                 list(found.segment_batches(window, each))
     assert "`archive expire` deletes none of it" in str(refused.value)
     for key in (first.key, second.key):
         del store.objects[f"{archive.cluster_id}/{key}"]
         with pytest.raises(BadManifest, match="the lifecycle rule 'old'") as lost:
-            fresh(archive).chain()
+            fresh(archive).windows()
         assert "a gap" in str(lost.value)
         assert "`archive expire` deletes none of it" in str(lost.value)
 
@@ -380,7 +380,7 @@ def test_who_reads_while_it_expires_is_told_or_reads_what_is_kept(
 ) -> None:
     slow, kept = fresh(archive), fresh(archive)
     view = read_view(slow)
-    windows, listed = slow.chain(), fresh(archive)
+    windows, listed = slow.windows(), fresh(archive)
     # Between the look at the range and the reading of the windows it expires.
     real = listed.range
 
@@ -415,7 +415,7 @@ def test_windows_that_expire_while_they_are_read_are_left_out(
         return found
 
     monkeypatch.setattr(slow, "range", expired_meanwhile)
-    windows = slow.chain()
+    windows = slow.windows()
     assert windows[0].start == archive.range().start > archive.genesis().ts
 
 
@@ -439,7 +439,7 @@ def test_what_expires_in_many_steps_leaves_the_schema_that_one_step_leaves(made:
 def test_what_killed_tasks_left_goes_when_it_is_old_and_nobody_can_name_it(
     archive: Archive, store: MemoryStore
 ) -> None:
-    window = archive.chain()[2]
+    window = archive.windows()[2]
     left = {
         layout.segment_key(window.start, window.planned_end, "pump-0", "dead", 0): True,
         layout.ddl_key(window.start, window.planned_end, "dead"): True,
@@ -604,7 +604,7 @@ def test_every_byte_of_the_range_document_counts(archive: Archive, store: Memory
     for at in range(0, len(good), 7):
         store.objects[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
         with pytest.raises(BinlogError):
-            fresh(archive).chain()
+            fresh(archive).windows()
         assert verify(fresh(archive), deep=False).problems
     store.objects[key] = good
     assert verify(fresh(archive), deep=False).problems == []
@@ -612,7 +612,7 @@ def test_every_byte_of_the_range_document_counts(archive: Archive, store: Memory
     other = dataclasses.replace(archive.range(), genesis="0" * 64)
     store.objects[key] = other.to_json()
     with pytest.raises(BadManifest, match="of another archive"):
-        fresh(archive).chain()
+        fresh(archive).windows()
     store.objects[key] = dataclasses.replace(archive_range(good, archive), previous="0" * 64).to_json()
     assert any("does not follow" in each.what for each in verify(fresh(archive), deep=False).problems)
     store.objects[key] = good
@@ -640,7 +640,7 @@ def test_the_newest_windows_stay_whatever_the_dump_is(tmp_path: Path) -> None:
     data = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)
     source.archive.store.put(layout.base_document(end), data)
     run(source.archive)
-    assert len(source.archive.chain()) == 2
+    assert len(source.archive.windows()) == 2
     newest: Manifest | None = fresh_from(source.archive).last()
     assert newest is not None
     assert fresh_from(source.archive).end() == end
@@ -657,7 +657,7 @@ def test_who_deletes_orphans_lets_nothing_expire(archive: Archive, store: Memory
     run(archive, NEWEST, behind)
     before = dict(store.objects)
     store.put_s = dict.fromkeys(store.objects, 0.0)
-    left = layout.segment_key(archive.chain()[1].start, archive.chain()[1].planned_end, "pump-0", "dead", 0)
+    left = layout.segment_key(archive.windows()[1].start, archive.windows()[1].planned_end, "pump-0", "dead", 0)
     archive.store.put(left, b"x")
     store.put_s[f"{archive.cluster_id}/{left}"] = 0.0
     assert left in {each.info.key for each in delete_orphans(archive, Settings())}
@@ -784,6 +784,12 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     for key in parts:
         archive.store.put(key, b"x")
     assert delete_orphans(archive, Settings()) == ()  # a fold that runs
+    held = "\n".join(run(archive, dry_run=True).held)
+    assert f"fold that was begun at {killed}" in held
+    assert f"`pumphouse archive base --at {int(killed)}` ends it; killed, it holds for 48 h" in held
+    archive.store.put(layout.folded_document(killed), b"{}")  # the same command, run again, has ended
+    assert begun_and_live(archive, now_s=0.0, for_s=1.0) == []
+    archive.store.delete(layout.folded_document(killed))
     store.put_s = dict.fromkeys(store.objects, 0.0)
     delete_orphans(archive, Settings())
     there = {each.key for each in archive.store.list(layout.BASE)}
@@ -861,14 +867,14 @@ def test_a_snapshot_that_commits_while_it_is_listed_is_no_damage(
 
 @pytest.mark.row("A5")
 def test_a_head_from_before_the_range_is_a_slow_writers(archive: Archive, made: Aged) -> None:
-    windows = archive.chain()
+    windows = archive.windows()
     end = archive.end()
     run(archive)
     for old in (Head.of(windows[0]), Head.of(archive.genesis())):
         archive.store.put(layout.HEAD, old.to_json())
         found = fresh(archive)
         assert found.end() == end
-        assert found.chain()[-1].end == end
+        assert found.windows()[-1].end == end
         assert verify(found, deep=False).problems == []
         run(fresh(archive))  # nothing else expires, and nothing stops it
     require_restorable(fresh(archive), kept_moments(fresh(archive), made))

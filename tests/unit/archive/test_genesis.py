@@ -341,9 +341,9 @@ def test_a_job_that_is_in_genesis_and_in_a_window_is_taken_from_the_window(world
     commit_ts = pump.ddl(2)
     assert [each.job_id for each in read_jobs(world.archive.store, genesis.ddl)] == [1, 2]
     world.snapshot()
-    begun, brought = whole_history(world.archive, world.archive.chain(), world.archive.end())
+    begun, brought = whole_history(world.archive, world.archive.windows(), world.archive.end())
     assert ([each.job.id for each in begun], [each.job.id for each in brought]) == ([1], [2])
-    (job,) = world.archive.jobs(world.archive.chain(), world.archive.genesis().ts, world.archive.end())
+    (job,) = world.archive.jobs(world.archive.windows(), world.archive.genesis().ts, world.archive.end())
     assert (job.job_id, job.commit_ts) == (2, commit_ts)
 
 
@@ -370,7 +370,7 @@ def test_ddl_jobs_lie_in_the_window_of_their_binlogs_commit_ts(world):
     world.history.add(7, state=3)
     world.snapshot()
     archive = world.archive
-    jobs = archive.jobs(archive.chain(), archive.genesis().ts, archive.end())
+    jobs = archive.jobs(archive.windows(), archive.genesis().ts, archive.end())
     assert [(each.commit_ts, each.job_id, each.job is None) for each in jobs] == [
         (first, 4, False),
         (dropped_1, 5, True),
@@ -379,7 +379,7 @@ def test_ddl_jobs_lie_in_the_window_of_their_binlogs_commit_ts(world):
         (cancelled, 7, False),
     ]
     assert jobs[4].parsed().state == 3
-    assert archive.jobs(archive.chain(), first, dropped_1) == jobs[1:2]
+    assert archive.jobs(archive.windows(), first, dropped_1) == jobs[1:2]
 
 
 @pytest.mark.row("A3")
@@ -389,7 +389,7 @@ def test_a_window_waits_for_a_ddl_job_by_id_and_age(world):
     pump.ddl(77)
     with pytest.raises(WindowHeld, match=r"DDL job 77 .* s ago, is not in the history yet"):
         world.snapshot()
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
     world.history.add(77)
     assert world.snapshot()[0].ddls == 1
 

@@ -33,11 +33,11 @@ def test_head_names_genesis_at_first_and_then_each_newest_manifest_with_its_dige
     pump = world.pump()
     genesis = world.init()
     assert world.archive.head() == Head(manifest="genesis.json", manifest_sha256=genesis.sha256)
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
     for _ in range(2):
         pump.transaction()
         world.snapshot()
-        last = world.archive.chain()[-1]
+        last = world.archive.windows()[-1]
         assert world.archive.head() == Head(manifest=last.key, manifest_sha256=last.sha256)
         assert world.archive.last() == last
 
@@ -49,8 +49,8 @@ def test_an_end_that_was_cut_off_is_refused_by_every_reader(three):
     for read in (
         three.archive.end,
         three.archive.last,
-        three.archive.chain,
-        lambda: three.archive.chain(last.start),
+        three.archive.windows,
+        lambda: three.archive.windows(last.start),
         lambda: three.archive.windows_between(three.archive.genesis().ts, last.start),
     ):
         with pytest.raises(BadManifest, match="is named by HEAD and is not there") as caught:
@@ -59,7 +59,7 @@ def test_an_end_that_was_cut_off_is_refused_by_every_reader(three):
     # Another window in its place, which chains, is not the one that was there.
     good = changed(last.to_json(), lambda m: m.update(fence=m["fence"] + 1))
     three.store.objects[f"{three.cluster.cluster_id()}/{last.key}"] = good
-    for read in (three.archive.end, three.archive.chain):
+    for read in (three.archive.end, three.archive.windows):
         with pytest.raises(BadManifest, match="HEAD says"):
             read()
     assert any("HEAD says" in each.what for each in verify(three.archive).problems)
@@ -68,7 +68,7 @@ def test_an_end_that_was_cut_off_is_refused_by_every_reader(three):
 @pytest.mark.row("A4")
 def test_a_head_that_is_missing_beside_windows_is_refused_and_written_again_by_a_snapshot(three):
     good, last = three.store.objects.pop(head_key(three)), three.archive.listed()[-1]
-    for read in (three.archive.end, three.archive.chain):
+    for read in (three.archive.end, three.archive.windows):
         with pytest.raises(BadManifest, match="HEAD is missing") as caught:
             read()
         assert caught.value.hint == "`pumphouse snapshot` writes it again"
@@ -109,7 +109,7 @@ def test_a_lost_head_is_not_written_again_where_the_checkpoint_does_not_prove_th
 def test_a_damaged_head_is_refused_until_it_is_deleted(three, damage):
     good = three.store.objects[head_key(three)]
     three.store.objects[head_key(three)] = damage(good)
-    for read in (three.archive.head, three.archive.last, three.archive.chain, three.snapshot):
+    for read in (three.archive.head, three.archive.last, three.archive.windows, three.snapshot):
         with pytest.raises(BadManifest, match="HEAD") as caught:
             read()
         assert caught.value.hint == "delete it, `pumphouse snapshot` writes it again"
@@ -120,11 +120,11 @@ def test_a_damaged_head_is_refused_until_it_is_deleted(three, damage):
 
 
 def test_a_head_that_lags_is_no_fault_and_moves_on_with_the_next_snapshot(three):
-    chain = three.archive.chain()
+    chain = [*three.archive.windows()]
     first, last = Head.of(chain[0]), Head.of(chain[-1])
     for lagging in (first, Head.of(three.archive.genesis())):
         three.store.objects[head_key(three)] = lagging.to_json()
-        assert three.archive.chain() == chain
+        assert [*three.archive.windows()] == chain
         assert three.archive.last() == chain[-1]
         assert verify(three.archive).sound
     three.snapshot(until=chain[-1].end)
@@ -132,7 +132,7 @@ def test_a_head_that_lags_is_no_fault_and_moves_on_with_the_next_snapshot(three)
 
 
 def test_a_slow_writer_does_not_move_head_back(three):
-    chain = three.archive.chain()
+    chain = [*three.archive.windows()]
     three.archive.write_head(chain[0])
     three.archive.write_head(None)
     assert three.archive.head() == Head.of(chain[-1])
@@ -142,7 +142,7 @@ def test_an_archive_with_genesis_alone_needs_no_head(world):
     pump = world.pump()
     genesis = world.init()
     del world.store.objects[head_key(world)]
-    assert (world.archive.last(), world.archive.chain(), world.archive.end()) == (None, [], genesis.ts)
+    assert (world.archive.last(), [*world.archive.windows()], world.archive.end()) == (None, [], genesis.ts)
     assert verify(world.archive).sound
     pump.transaction()
     world.snapshot()
@@ -150,22 +150,22 @@ def test_an_archive_with_genesis_alone_needs_no_head(world):
 
 
 def test_the_chain_since_a_moment_begins_with_the_window_that_holds_the_next_commit(three):
-    archive, chain, genesis = three.archive, three.archive.chain(), three.archive.genesis()
+    archive, chain, genesis = three.archive, [*three.archive.windows()], three.archive.genesis()
     for number, window in enumerate(chain):
-        assert archive.chain(window.start) == chain[number:]
-        assert archive.chain(Tso(window.end - 1)) == chain[number:]
-    assert archive.chain(chain[-1].end) == chain[-1:]
-    assert archive.chain(Tso(genesis.ts - 1)) == chain
+        assert [*archive.windows(window.start)] == chain[number:]
+        assert [*archive.windows(Tso(window.end - 1))] == chain[number:]
+    assert [*archive.windows(chain[-1].end)] == chain[-1:]
+    assert [*archive.windows(Tso(genesis.ts - 1))] == chain
 
 
 @pytest.mark.row("A4")
 def test_the_chain_since_a_moment_is_linked_and_held_against_head_and_genesis(three):
-    chain, folder = three.archive.chain(), f"{three.cluster.cluster_id()}/"
+    chain, folder = [*three.archive.windows()], f"{three.cluster.cluster_id()}/"
     good = dict(three.store.objects)
     del three.store.objects[folder + chain[1].key]
     for since in (chain[0].start, chain[1].start):
         with pytest.raises(BadManifest, match="gap"):
-            three.archive.chain(since)
+            three.archive.windows(since)
     three.store.objects.update(good)
     value = json.loads(good[folder + chain[2].key])
     assert value["previous"] == chain[1].sha256
@@ -173,15 +173,15 @@ def test_the_chain_since_a_moment_is_linked_and_held_against_head_and_genesis(th
         good[folder + chain[1].key], lambda m: m.update(fence=m["fence"] + 1)
     )
     with pytest.raises(BadManifest, match="does not chain"):
-        three.archive.chain(chain[1].start)
+        three.archive.windows(chain[1].start)
     three.store.objects.update(good)
     # Another genesis shows to those who begin there.
     genesis = folder + "genesis.json"
     three.store.objects[genesis] = changed(good[genesis], lambda g: g.update(attempt="0" * 16))
     for since in (None, chain[0].start):
         with pytest.raises(BadManifest, match="does not chain"):
-            three.archive.chain(since)
-    assert three.archive.chain(chain[1].start) == chain[1:]
+            three.archive.windows(since)
+    assert [*three.archive.windows(chain[1].start)] == chain[1:]
 
 
 @pytest.mark.row("A2", "A4")
@@ -207,4 +207,4 @@ def test_a_genesis_of_another_cluster_is_refused(world):
     key = f"{world.cluster.cluster_id()}/genesis.json"
     world.store.objects[key] = changed(world.store.objects[key], lambda g: g.update(cluster_id=g["cluster_id"] + 1))
     with pytest.raises(BadManifest, match="belongs to cluster"):
-        world.archive.chain()
+        world.archive.windows()

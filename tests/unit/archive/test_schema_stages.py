@@ -92,7 +92,7 @@ def test_what_many_processes_store_is_what_one_says(tmp_path: Path, seed: int, m
     for _ in range(chosen.randint(0, 3)):
         take(chosen.randint(1, 30))
         made.cut()
-    if not made.archive.chain():
+    if not made.archive.windows():
         made.cut()
     done, plan = serial_fold(whole(made), replace(SMALL, task_jobs=chosen.choice([5, 30, 1000])))
     assert plan.folds > 1
@@ -106,7 +106,7 @@ def test_what_many_processes_store_is_what_one_says(tmp_path: Path, seed: int, m
         assert verify(made.archive, deep=True).problems == []
         made.archive.store.delete(f"schema/parts/{made.archive.end():020d}.json")
         again = schema_store.WholeFold(
-            made.archive, tuple(made.archive.chain()), made.archive.end(), done.upto, stored(made, done.key)
+            made.archive, made.archive.windows(), made.archive.end(), done.upto, stored(made, done.key)
         )
     before = stored(made, done.key).parts
     done, plan = serial_fold(again)

@@ -63,4 +63,4 @@ def test_the_manifest_says_that_binlogs_were_skipped(world, monkeypatch):
     world.init()
     monkeypatch.setattr("pumphouse.archive.commit.binlog_skipped", lambda _: True)
     assert world.snapshot()[0].binlog_skipped is True
-    assert world.archive.chain()[0].binlog_skipped is True
+    assert world.archive.windows()[0].binlog_skipped is True

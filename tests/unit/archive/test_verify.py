@@ -56,7 +56,7 @@ def test_a_rule_that_deletes_objects_is_named_where_one_is_missing_and_before(fu
     full.snapshot()
     assert "'tidy' deletes" in capsys.readouterr().out
     assert [each for each in problems(full) if "'tidy' deletes" in each[1]] == problems(full) != []
-    manifest = full.archive.chain()[0]
+    manifest = full.archive.windows()[0]
     full.archive.store.delete(manifest.segments[0].key)
     with pytest.raises(BadSegment, match="is not there; the lifecycle rule 'tidy' deletes objects after 30 days"):
         list(full.archive.segment_batches(manifest, manifest.segments[0]))

@@ -52,7 +52,7 @@ def test_windows_hold_every_transaction_once_in_order_without_gap_or_overlap(wor
         (done,) = world.snapshot()
         assert not done.more
     assert sorted(ts for ts, _ in world.commits()) == wanted
-    chain = world.archive.chain()
+    chain = world.archive.windows()
     assert len(chain) == 3
     assert chain[0].start == world.archive.genesis().ts
     assert [each.end for each in chain[:-1]] == [each.start for each in chain[1:]]
@@ -97,7 +97,7 @@ def test_a_byte_budget_cuts_the_window_at_the_smallest_position_and_the_next_goe
     assert len(done) > 3
     assert all(each.more for each in done[:-1])
     assert sorted(ts for ts, _ in world.commits()) == wanted
-    for manifest in world.archive.chain():
+    for manifest in world.archive.windows():
         for segment in manifest.segments:
             assert manifest.start < segment.min_commit_ts <= segment.max_commit_ts <= manifest.end
             assert segment.key.startswith(
@@ -121,7 +121,7 @@ def test_a_large_transaction_lies_in_parts_in_the_archive(world):
     pump.transaction(rows=200, size=100)
     world.snapshot(part_bytes=2048)
     archive = world.archive
-    (manifest,) = archive.chain()
+    (manifest,) = archive.windows()
     (segment,) = manifest.segments
     parts = [
         row
@@ -190,7 +190,7 @@ def test_a_pump_that_does_not_answer_holds_the_window_until_it_is_back(world):
     with pytest.raises(WindowHeld) as caught:
         world.snapshot(pull_timeout_s=0.4)
     assert [each["node_id"] for each in caught.value.holders] == ["pump-2"]
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
     until = world.cluster.tso()
     starter = threading.Timer(0.5, two.start)
     starter.start()
@@ -257,7 +257,7 @@ def test_of_two_commits_of_one_window_one_wins_and_the_other_leaves_nothing_visi
         results = list(pool.map(run, range(2)))
     assert sorted(isinstance(each, ManifestConflict) for each in results) == [False, True]
     assert [ts for ts, _ in world.commits()] == wanted
-    assert len(world.archive.chain()) == 1
+    assert len(world.archive.windows()) == 1
 
 
 @pytest.mark.row("A1", "A4")
@@ -316,7 +316,7 @@ def test_a_put_that_succeeded_behind_a_time_out_or_a_412_counts_as_won(world):
         world.snapshot()
         assert seen
         world.store.before = world.store.after = lambda verb, key: None
-    assert len(world.archive.chain()) == 2
+    assert len(world.archive.windows()) == 2
 
 
 @pytest.mark.row("A1")
@@ -397,7 +397,7 @@ def test_different_contents_under_one_start_and_commit_hold_the_window_until_one
     two.transaction(start=start_ts, commit=commit_ts, fill=2)
     with pytest.raises(WindowHeld, match=f"pump-1 and pump-2.*archive accept NODE {start_ts} {commit_ts}"):
         world.snapshot()
-    assert world.archive.chain() == []
+    assert not world.archive.windows()
     record, _ = accept(world.archive, world.cluster, "pump-2", Tso(start_ts), commit_ts, "pump-1 was a test", who="ops")
     assert record.kind == "differs"
     (done,) = world.snapshot()
@@ -410,7 +410,7 @@ def test_different_contents_under_one_start_and_commit_hold_the_window_until_one
 
 def assert_given_up(world, commit_ts):
     """A load says so, a restore over it must be told to go on without it; one to the moment before need not."""
-    windows = world.archive.chain()
+    windows = world.archive.windows()
     (lost,) = losses_of(windows, after=Tso(commit_ts - 1), upto=world.archive.end()).declared
     assert (lost.from_ts, lost.to_ts) == (commit_ts - 1, commit_ts)
     assert not losses_of(windows, after=Tso(0), upto=Tso(commit_ts - 1))
@@ -491,7 +491,7 @@ def test_a_ddl_binlog_whose_job_never_comes_goes_without_it_by_name(world):
     (done,) = world.snapshot()
     assert done.ddls == 2
     assert [
-        (each.job_id, each.job is not None) for each in world.archive.jobs(world.archive.chain(), Tso(0), known)
+        (each.job_id, each.job is not None) for each in world.archive.jobs(world.archive.windows(), Tso(0), known)
     ] == [(424242, False), (7, True)]
     assert world.archive.last().accepted == (record,)
     assert verify(world.archive, deep=True).problems == []
@@ -507,7 +507,7 @@ def test_a_ddl_binlog_that_was_accepted_takes_its_job_where_it_came_after_all(wo
     world.history.add(9, version=9)
     world.snapshot()
     assert world.archive.last().accepted == ()
-    assert [each.job is not None for each in world.archive.jobs(world.archive.chain(), Tso(0), commit_ts)] == [True]
+    assert [each.job is not None for each in world.archive.jobs(world.archive.windows(), Tso(0), commit_ts)] == [True]
 
 
 @pytest.mark.row("A7", "P17")
@@ -542,7 +542,7 @@ def test_a_manifest_that_does_not_chain_is_named(world, damage):
         "name": world.store.objects[keys[0]],
     }[damage]
     with pytest.raises(BadManifest, match="windows/"):
-        world.archive.chain()
+        world.archive.windows()
 
 
 def test_a_missing_window_is_a_gap(world):
@@ -554,7 +554,7 @@ def test_a_missing_window_is_a_gap(world):
     keys = [key for key in sorted(world.store.objects) if "/windows/" in key]
     del world.store.objects[keys[1]]
     with pytest.raises(BadManifest, match="gap"):
-        world.archive.chain()
+        world.archive.windows()
 
 
 def test_windows_between_gives_those_that_touch_the_range_and_refuses_what_is_not_covered(world):
@@ -568,7 +568,7 @@ def test_windows_between_gives_those_that_touch_the_range_and_refuses_what_is_no
     assert [m.end for m in archive.windows_between(genesis.ts, ends[2])] == ends
     assert [m.end for m in archive.windows_between(ends[0], ends[1])] == [ends[1]]
     assert [m.end for m in archive.windows_between(Tso(ends[0] - 1), Tso(ends[0] + 1))] == ends[:2]
-    assert archive.windows_between(ends[1], ends[1]) == []
+    assert not archive.windows_between(ends[1], ends[1])
     for after, upto in ((genesis.ts - 1, ends[1]), (genesis.ts, ends[2] + 1)):
         with pytest.raises(ConfigError, match="the archive covers"):
             archive.windows_between(Tso(after), Tso(upto))
@@ -581,7 +581,7 @@ def test_a_pump_without_fsync_is_said_so_in_the_manifest(world):
     pump.register(NodeState.ONLINE)
     world.init()
     world.snapshot()
-    assert world.archive.chain()[0].unsynced == ("pump-1",)
+    assert world.archive.windows()[0].unsynced == ("pump-1",)
 
 
 def test_reports_that_do_not_fit_the_plan_are_refused(world):

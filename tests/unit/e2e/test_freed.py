@@ -25,7 +25,7 @@ class _Archive:
     def genesis(self) -> Any:
         return self
 
-    def chain(self) -> list[Any]:
+    def windows(self) -> list[Any]:
         return [self]
 
     def segment_batches(self, manifest: Any, segment: Any, *, columns: tuple[str, ...]) -> list[pa.RecordBatch]:

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pumphouse.archive.expire import expire
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
+from pumphouse.archive.retention import Policy
 from pumphouse.codec.datum import read_datum
 from pumphouse.codec.payload import PrewriteValueBuilder
 from pumphouse.codec.row import encode_delete, encode_update
@@ -37,7 +39,9 @@ from pumphouse.export.transactions import merged
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
+from pumphouse.settings import Settings
 from tests.support import pbmessages
+from tests.support.agedarchive import aged
 from tests.support.madearchive import Churn, MadeSource, column, index, written_as
 
 pytestmark = pytest.mark.row("A6")
@@ -213,7 +217,7 @@ def test_a_file_that_is_missing_or_cut_is_made_again(source: MadeSource, out: Pa
 
 def test_of_two_exports_at_once_one_ends_by_name_and_the_files_are_whole(source: MadeSource, out: Path) -> None:
     since = churned(source)
-    middle = source.archive.chain()[1].end
+    middle = source.archive.windows()[1].end
 
     class Late(FileStore):
         """Another export, to a later moment, is done before this one puts anything."""
@@ -355,6 +359,50 @@ def test_what_reparo_refuses_is_written_and_named(source: MadeSource, out: Path)
     assert report.to_dict()["refused_by_reparo"][0]["text"] == "use `d`; FLASHBACK TABLE `t`;"
 
 
+def test_a_statement_that_drops_several_tables_drops_the_wanted_ones_alone(
+    source: MadeSource, out: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    for name in ("a", "b"):  # a job for each, with the text of both
+        info = source.tables.pop(name).info
+        source.ddl(4, info.id, "DROP TABLE `a`, `b`", TableInfo=info.raw)
+    source.cut()
+    export(source, out, since)  # all of them: as the Drainer writes it
+    assert [each.ddl_query for each in pbmessages.binlogs(out)] == [b"use `d`; DROP TABLE `a`, `b`;"] * 2
+    export(source, tmp_path / "b alone", since, tables=["d.b"])
+    assert [each.ddl_query for each in pbmessages.binlogs(tmp_path / "b alone")] == [
+        b"use `d`; DROP TABLE IF EXISTS `d`.`b`;"
+    ]
+
+
+def test_a_database_that_is_dropped_drops_the_wanted_tables_alone(
+    source: MadeSource, out: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    since = source.genesis()
+    source.ddl(2, 0, "DROP DATABASE d")
+    source.cut()
+    export(source, out, since)
+    assert [each.ddl_query for each in pbmessages.binlogs(out)] == [b"use `d`; DROP DATABASE d;"]
+    export(source, tmp_path / "b alone", since, tables=["d.b"])
+    assert [each.ddl_query for each in pbmessages.binlogs(tmp_path / "b alone")] == [
+        b"use `d`; DROP TABLE IF EXISTS `d`.`b`;"
+    ]
+
+
+def test_tables_that_were_made_together_are_made_as_wanted(source: MadeSource, out: Path) -> None:
+    since = source.genesis()
+    infos = [{**source_info(source, name), "id": 700 + at} for at, name in enumerate(("a", "b"))]
+    source.ddl(60, 0, "CREATE TABLE IF NOT EXISTS a …", MultipleTableInfos=infos)
+    source.cut()
+    export(source, out, since, tables=["d.b"])
+    (found,) = pbmessages.binlogs(out)
+    assert b"CREATE TABLE `d`.`b`" in found.ddl_query
+
+
 def test_tables_that_were_made_together_are_statements_of_their_own(source: MadeSource, out: Path) -> None:
     since = source.genesis()
     infos = [{**source_info(source, name), "id": 700 + at} for at, name in enumerate(("a", "b"))]
@@ -436,9 +484,26 @@ def test_a_destination_that_holds_something_else_is_left_alone(source: MadeSourc
     assert len(files(out)) == 1
 
 
+@pytest.mark.row("A5")
+def test_an_export_from_before_what_is_kept_names_a_moment_that_it_can_begin_at(tmp_path: Path, out: Path) -> None:
+    source = aged(tmp_path / "aged").source
+    genesis, gone_on = source.archive.genesis().ts, out / "gone_on"
+    export(source, gone_on, genesis, upto=Tso(source.archive.end() - 1))
+    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    with pytest.raises(UsageError, match=r"on, and .* is before that; .* expired at .* by me@here") as refused:
+        export(source, out, genesis)
+    begin = str(refused.value.hint).removeprefix("--from ")
+    assert Tso(int(begin)) > genesis
+    export(source, out, Tso(int(begin)))
+    assert files(out)
+    with pytest.raises(UsageError, match="is kept from") as refused:
+        export(source, gone_on)  # its files begin before that: the next ones go on where they end
+    assert refused.value.hint == f"go on in another directory: --from {int(source.archive.end()) - 1}"
+
+
 def test_a_range_that_the_archive_has_not_is_refused(source: MadeSource, out: Path) -> None:
     since = churned(source, windows=1)
-    with pytest.raises(UsageError, match="the archive begins at"):
+    with pytest.raises(UsageError, match="the archive is kept from"):
         export(source, out, Tso(since - 1))
     with pytest.raises(UsageError, match="is empty"):
         export(source, out)

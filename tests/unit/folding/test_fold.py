@@ -497,8 +497,12 @@ def test_rows_that_a_key_which_is_going_does_not_tell_apart_are_refused(source: 
     with source.txn() as t:
         t.insert("q", id=1, s=b"second")
         t.delete("q", first)
+    put(source, "o", 70)
+    at, before = source.cut(), [each.key for each in source.archive.store.list(layout.BASE)]
     with pytest.raises(DuplicateKey, match=r"d\.q belong to more than one row"):
-        folded(source, source.cut())
+        folded(source, at)
+    # Nothing is left that would hold `archive expire` as a fold under way.
+    assert [each.key for each in source.archive.store.list(layout.BASE)] == before
 
 
 def test_a_delete_of_a_row_that_is_nowhere_is_refused_where_no_key_tells(source: DumpedSource) -> None:
@@ -582,11 +586,11 @@ def test_ranks_tell_the_parts_of_texts_and_of_numbers(source: DumpedSource) -> N
 
 
 def test_the_recipe_of_the_page_reads_a_table_in_duckdb(source: DumpedSource) -> None:
-    amount = column(3, "amount", MysqlType.NEWDECIMAL, flen=10, decimal=2)
-    source.create_table("orders", [ID, column(2, "status", MysqlType.VARCHAR), amount])
+    total = column(3, "total", MysqlType.NEWDECIMAL, flen=10, decimal=2)
+    source.create_table("orders", [ID, column(2, "state", MysqlType.VARCHAR), total])
     with source.txn() as t:
         for n in range(50):
-            t.insert("orders", id=n, status=b"new" if n % 2 else b"paid", amount="1.50")
+            t.insert("orders", id=n, state=b"new" if n % 2 else b"paid", total="1.50")
     at, _ = source.cut(), folded(source)
     page = (formats.ROOT / "docs/operations.md").read_text()
     recipe = re.search(r"```sql\n(-- DuckDB.*?)```", page, re.DOTALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ def test_a_folded_base_has_the_rows_of_its_moment(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_campaign_of_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(0)
+def test_campaign_of_folds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
     kill, folds, kills = Kill(monkeypatch), 0, 0
     source = DumpedSource(tmp_path / "archive")
     for seed in range(1_000, 2_000):
@@ -88,5 +92,7 @@ def test_campaign_of_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
         folds, kills = folds + found[0], kills + found[1]
+    record_property("rounds", 1_000)
+    record_property("kills", kills)
     assert folds > 2_500
     assert kills > 300

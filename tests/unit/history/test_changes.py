@@ -17,6 +17,9 @@ from click.testing import CliRunner
 
 from pumphouse.archive import segment
 from pumphouse.archive.base import TableWithout
+from pumphouse.archive.expire import expire
+from pumphouse.archive.restorable import restorable_from
+from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
@@ -30,9 +33,11 @@ from pumphouse.loader.selection import key_of
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import LoadSettings, Settings
 from spark_tasks.history import _keys as keys_of
+from spark_tasks.history import _question as question
 from tests.support import madearchive
+from tests.support.agedarchive import aged
 from tests.support.madearchive import Churn, MadeSource, column, index
 
 pytestmark = pytest.mark.row("A6")
@@ -309,6 +314,31 @@ def test_what_is_missing_or_damaged_is_refused_by_name(tmp_path: Path, which: st
         fresh.archive = type(source.archive).open(source.settings, source.cluster_id)
         with pytest.raises((BadSegment, BadManifest), match=name.name.split(".")[0]):
             list(asked(fresh, "d.t"))
+
+
+@pytest.mark.row("A5")
+def test_when_the_oldest_windows_have_expired_all_that_is_kept_is_told(tmp_path: Path) -> None:
+    source = aged(tmp_path).source
+    genesis, end = source.archive.genesis().ts, source.archive.end()
+    before = told("changes", "d.t", "--json", root=tmp_path).splitlines()
+    expire(source.archive, Settings(), Policy(bases=1), (), now=end, who="me@here")
+    start = source.archive.range().start
+    after = told("changes", "d.t", "--json", root=tmp_path).splitlines()
+    assert after == before[-len(after) :]
+    assert 0 < len(after) < len(before)
+    assert f"changes of d.t from {start}" in told("changes", "d.t", root=tmp_path)
+    assert question({"table": "d.t", "archive": f"file://{tmp_path}"}).asked.after == start
+    error = refused("changes", "d.t", "--from", str(int(genesis)), root=tmp_path)
+    assert f"the archive covers {start}" in error
+    assert "by me@here" in error
+
+
+def test_a_row_that_no_change_tells_is_read_at_the_first_moment_that_a_base_leads_to(tmp_path: Path) -> None:
+    source = aged(tmp_path).source
+    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    archive = source.archive
+    assert archive.range().start < (restorable_from(archive) or 0)  # so nothing tells the rows at the begin
+    assert "no row of d.t has the key 987654" in told("versions", "d.t", "--key", "987654", root=tmp_path)
 
 
 def test_what_the_archive_does_not_have_is_refused_and_never_cut_to_fit(tmp_path: Path) -> None:

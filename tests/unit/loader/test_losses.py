@@ -1,6 +1,7 @@
 """What manifests say is not in a range."""
 
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
+from pumphouse.archive.windows import Windows
 from pumphouse.loader.losses import Range, losses_of
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso
@@ -28,12 +29,12 @@ def window(
 def test_a_declaration_counts_once_and_only_where_it_touches_the_range() -> None:
     lost = declaration(10, 30)
     chain = [window(0, 10), window(10, 20, lost), window(20, 30, lost), window(30, 40)]
-    assert losses_of(chain, after=Tso(0), upto=Tso(40)).declared == (lost,)
-    assert losses_of(chain, after=Tso(25), upto=Tso(40)).declared == (lost,)
-    assert losses_of(chain, after=Tso(0), upto=Tso(10)).declared == ()
-    assert losses_of(chain, after=Tso(30), upto=Tso(40)).declared == ()
+    assert losses_of(Windows.of(chain), after=Tso(0), upto=Tso(40)).declared == (lost,)
+    assert losses_of(Windows.of(chain), after=Tso(25), upto=Tso(40)).declared == (lost,)
+    assert losses_of(Windows.of(chain), after=Tso(0), upto=Tso(10)).declared == ()
+    assert losses_of(Windows.of(chain), after=Tso(30), upto=Tso(40)).declared == ()
     late = [window(0, 40, declaration(20, 40))]
-    assert not losses_of(late, after=Tso(0), upto=Tso(20))
+    assert not losses_of(Windows.of(late), after=Tso(0), upto=Tso(20))
 
 
 def test_windows_side_by_side_in_which_binlogs_were_skipped_are_one_range() -> None:
@@ -41,7 +42,7 @@ def test_windows_side_by_side_in_which_binlogs_were_skipped_are_one_range() -> N
         window(0, 10, skipped=True), window(10, 20, skipped=True), window(20, 30, skipped=False), window(30, 40),
         window(40, 50, skipped=True),
     ]  # fmt: skip
-    assert losses_of(chain, after=Tso(0), upto=Tso(50)).binlog_skipped == (
+    assert losses_of(Windows.of(chain), after=Tso(0), upto=Tso(50)).binlog_skipped == (
         Range(start=Tso(0), end=Tso(20)),
         Range(start=Tso(40), end=Tso(50)),
     )
@@ -49,7 +50,7 @@ def test_windows_side_by_side_in_which_binlogs_were_skipped_are_one_range() -> N
 
 def test_pumps_without_fsync_are_named_once() -> None:
     chain = [window(0, 10, unsynced=("b", "a")), window(10, 20, unsynced=("a",))]
-    found = losses_of(chain, after=Tso(0), upto=Tso(20))
+    found = losses_of(Windows.of(chain), after=Tso(0), upto=Tso(20))
     assert found.unsynced == ("a", "b")
     assert [line.split(":")[0] for line in found.lines()] == ["without fsync"] * 2
 
@@ -57,7 +58,7 @@ def test_pumps_without_fsync_are_named_once() -> None:
 def test_a_report_adds_up_what_several_ranges_lack() -> None:
     report = LoadReport(target="t", task="main", from_ts=Tso(0), to_ts=Tso(20))
     chain = [window(0, 10, declaration(0, 20), unsynced=("b",)), window(10, 20, declaration(0, 20), unsynced=("a",))]
-    report.add_losses(losses_of(chain, after=Tso(0), upto=Tso(10)))
-    report.add_losses(losses_of(chain, after=Tso(10), upto=Tso(20)))
+    report.add_losses(losses_of(Windows.of(chain), after=Tso(0), upto=Tso(10)))
+    report.add_losses(losses_of(Windows.of(chain), after=Tso(10), upto=Tso(20)))
     assert report.unsynced == ["a", "b"]
     assert [each["reason"] for each in report.to_dict()["declared"]] == ["its disk died"]

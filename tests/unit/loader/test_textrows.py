@@ -47,6 +47,13 @@ def test_any_bytes_come_back(rows: list[tuple[bytes | None, int | None]]) -> Non
 
 
 @pytest.mark.row("L1")
+@given(st.lists(st.none() | st.binary(max_size=8), min_size=1))
+def test_a_row_of_one_column_is_a_line(values: list[bytes | None]) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(values, pa.large_binary())], names=["b"])
+    assert read(bytes(render(batch)), 1) == [[value] for value in values]
+
+
+@pytest.mark.row("L1")
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
 def test_a_float_comes_back_to_its_four_bytes(values: list[float]) -> None:
     array = pa.array(values, pa.float32())

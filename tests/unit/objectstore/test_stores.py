@@ -96,6 +96,8 @@ def test_a_list_is_sorted_and_knows_prefixes_that_end_inside_a_name(store):
     assert [each.key for each in store.list("w/1")] == ["w/1.json", "w/10.json"]
     assert [each.size for each in store.list("x/")] == [3]
     assert list(store.list("nothing/")) == []
+    assert [each.key for each in store.list("w/", after="w/10.json")] == ["w/2.json", "w/sub/3"]
+    assert [each.key for each in PrefixStore(store, "w/").list("", after="2")] == ["2.json", "sub/3"]
     store.delete("w/1.json")
     assert [each.key for each in store.list("w/1")] == ["w/10.json"]
 

@@ -148,7 +148,7 @@ def test_a_transaction_in_parts_is_one_and_counts_as_a_whole(made: MadeSource, m
     large = insert(made, "t", *range(40), name=b"x" * 60)
     insert(made, "t", 100)
     made.cut(pumps=1)
-    assert made.archive.chain()[0].segments[0].rows > 3
+    assert made.archive.windows()[0].segments[0].rows > 3
     assert [(each.commit_ts, each.rows) for each in look(made, "d.t", rows=40)] == [(large, 40)]
 
 
@@ -175,6 +175,10 @@ def test_the_command_prints_moments_to_paste_stops_at_a_limit_and_names_losses(m
     assert f"start ts {first - (10 << 18)}; just before it: --to {first - 1}; with it: --to {first}" in said
     assert "d.t: 2 deleted" in said
     assert "declared lost: Pump pump-1" in said
+    assert f"pumphouse flashback --txn {second} --into source" in said
+    assert "where the archive ends; `pumphouse snapshot` brings in what was written since" in said
+    nothing = run(made, *args, "--to", str(second), "--rows", "3").stdout
+    assert "found nothing" in nothing and "flashback" not in nothing and "archive ends" not in nothing
     limited = run(made, *args, "--limit", "1").stdout
     assert f"there are more: the same with --from {first} goes on" in limited
     assert "d.t: 2 deleted" not in limited
@@ -188,4 +192,5 @@ def test_the_command_prints_moments_to_paste_stops_at_a_limit_and_names_losses(m
     early = run(made, "--from", "2020-01-01T00:00:00Z", "--to", "2030-01-01T00:00:00Z")
     assert "the archive begins there" in early.stdout and "where the archive ends" in early.stdout
     assert isinstance(run(made, "--from", str(genesis), "--key", "1", code=1).exception, UsageError)
-    assert isinstance(run(made, "--from", str(made.archive.end()), code=1).exception, UsageError)
+    late = run(made, "--from", str(made.archive.end()), code=1).exception
+    assert isinstance(late, UsageError) and "`pumphouse snapshot` brings in" in str(late.hint)

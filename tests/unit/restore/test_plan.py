@@ -13,6 +13,7 @@ from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry, TableStat
 from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, first_base
+from pumphouse.archive.windows import Windows
 from pumphouse.errors import ConfigError, RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
@@ -47,7 +48,7 @@ def window(start: int, end: int) -> Manifest:
 
 
 def view_of(genesis: Genesis, chain: Sequence[Manifest], timeline: Timeline) -> ArchiveView:
-    view = ArchiveView(genesis=genesis, kept=Range.whole(genesis), windows=tuple(chain), timeline=timeline)
+    view = ArchiveView(genesis=genesis, kept=Range.whole(genesis), windows=Windows.of(chain), timeline=timeline)
     return dataclasses.replace(view, bases=first_base(view))
 
 

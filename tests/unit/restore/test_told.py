@@ -9,6 +9,7 @@ from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest
 from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, first_base
+from pumphouse.archive.windows import Windows
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso, compose, show
@@ -34,7 +35,9 @@ def plan() -> RestorePlan:
         cluster_id=1, attempt="a", start=START, planned_end=END, end=END, fence=Tso(END + 1), previous="", pumps=(),
         segments=(),
     )  # fmt: skip
-    view = ArchiveView(genesis=genesis, kept=Range.whole(genesis), windows=(window,), timeline=Timeline.empty())
+    view = ArchiveView(
+        genesis=genesis, kept=Range.whole(genesis), windows=Windows.of([window]), timeline=Timeline.empty()
+    )
     view = dataclasses.replace(view, bases=first_base(view))
     return plan_restore(view, None, task="main", settings=LoadSettings())
 

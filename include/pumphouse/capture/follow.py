@@ -1,0 +1,371 @@
+"""Following the binlog: groups as they are read become transactions of the Pumps, statements become DDL jobs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pumphouse.capture.ddl import Schema
+from pumphouse.capture.journal import Journal, Mark
+from pumphouse.capture.lease import Progress
+from pumphouse.capture.passed import require_goes_on
+from pumphouse.capture.publish import Entry, Publisher, Stopped
+from pumphouse.capture.rows import RowWriter
+from pumphouse.capture.schemas import Schemas
+from pumphouse.capture.shadow import flavor_of
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction
+from pumphouse.capture.source.stream import open_stream
+from pumphouse.clock import Clock
+from pumphouse.errors import CaptureRefused, HistoryUnavailable, SourceFailed
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.settings import Settings
+
+log = structlog.get_logger()
+
+_HEARTBEAT_S = 1.0
+_AGAIN_S = 1.0
+_SILENT_S = 5 * _HEARTBEAT_S
+# Positions that bring nothing to publish are written that often.
+_MARK_S = 1.0
+
+
+class _Broken:
+    """The connection was lost: what has begun comes again."""
+
+
+_BROKEN = _Broken()
+
+
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    """What comes next is of this server."""
+
+    server: str
+
+
+Item = Group | Heartbeat | _Begins | _Broken | BaseException
+
+
+class Follower:
+    """Reads, encodes and publishes, from the journal's mark on. `run` once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        publisher: Publisher,
+        schema: Schema,
+        schemas: Schemas,
+        history: MysqlTableSource,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._publisher = publisher
+        self._schema = schema
+        self._schemas = schemas
+        self._history = history
+        self._stop = stop
+        self._clock = clock
+        self._flavor = flavor_of(schema.shadow.kind.version)
+        self._gtids = GtidSet.parse(journal.mark.gtid, self._flavor)
+        self._server = journal.mark.server
+        self._place = (journal.mark.file, journal.mark.offset)
+        self._moment = journal.mark.moment
+        self._transactions = journal.mark.transactions
+        self._rows = RowWriter(schema, settings.capture.leaves_out)
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self._parts = Parts()
+        self._made: list[Entry] = []  # of a transaction with statements
+        self._number = journal.mark.schema
+        self._marked_at = clock.monotonic()
+        self._heard = clock.now()
+        self._inbox = _Inbox(settings.capture.queue_bytes)
+
+    def run(self) -> None:
+        """Until ``stop`` is set; what was read and not decided is read again next time."""
+        reader = threading.Thread(target=self._read, name="capture-reader", daemon=True)
+        reader.start()
+        try:
+            while not self._stop.is_set():
+                item = self._inbox.take(_MARK_S)
+                if item is None:
+                    self._flush()
+                    continue
+                self._take(item)
+            self._flush(always=True)
+        finally:
+            self._stop.set()
+            self._inbox.close()
+            reader.join()
+
+    def progress(self) -> Progress:
+        """What is published."""
+        mark = self._journal.mark
+        waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries))
+        now = self._clock.now()
+        behind = max(0.0, now - mark.moment) if waits else 0.0
+        if (
+            now - self._heard > _SILENT_S
+        ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
+            behind = max(behind, now - self._heard)
+        return Progress(
+            gtid=mark.gtid,
+            moment=mark.moment,
+            lag_s=behind,
+            transactions=mark.transactions,
+            server=self._server,
+        )
+
+    # -- reading ahead
+
+    def _read(self) -> None:
+        server, (file, offset) = self._server, self._place
+        position = Position(gtids=self._gtids, file=file, offset=offset)
+        capture = self._settings.capture
+        while not self._stop.is_set():
+            try:
+                server = require_goes_on(self._settings.source, position, server)
+                self._inbox.put(_Begins(server))
+                with open_stream(
+                    self._settings.source,
+                    position,
+                    section="source",
+                    server_id=capture.server_id,
+                    heartbeat_s=_HEARTBEAT_S,
+                    group_bytes=capture.group_bytes,
+                    stop=self._stop,
+                ) as stream:
+                    for item in stream:
+                        position = item.end if isinstance(item, Group) else item.position
+                        self._inbox.put(item)
+            except SourceFailed as error:
+                log.warning("source_lost", error=str(error), again_in_s=_AGAIN_S)
+                self._inbox.put(_BROKEN)
+                self._stop.wait(_AGAIN_S)
+            except BaseException as error:  # noqa: BLE001 - the main thread raises it
+                self._inbox.put(error)
+                return
+
+    # -- one after the other
+
+    def _take(self, item: Item) -> None:
+        if isinstance(item, Group | Heartbeat):
+            self._heard = self._clock.now()
+        if isinstance(item, Group):
+            self._group(item)
+            if self._bytes >= self._settings.capture.group_bytes or not self._inbox.busy:
+                self._flush()
+        elif isinstance(item, Heartbeat):
+            self._reached(item.position)
+            self._flush()
+        elif isinstance(item, _Begins):
+            if item.server != self._server:
+                self._server, self._place = item.server, ("", 0)
+        elif isinstance(item, _Broken):
+            self._parts.clear()
+            if self._made:
+                raise SourceFailed(
+                    "the source was lost within a transaction that changes the schema",
+                    hint="start the capture again: it reads the transaction anew",
+                )
+        else:
+            self._flush(always=True)
+            raise item
+
+    def _group(self, group: Group) -> None:
+        plain: list[Transaction] = []
+        for transaction in group.transactions:
+            if not (transaction.queries or transaction.xa or self._made):
+                plain.append(transaction)
+                continue
+            self._plain(group, plain)
+            for each in plain:
+                self._gtids = self._gtids.plus(each.gtid) if each.final else self._gtids
+            plain.clear()
+            self._one(group, transaction)
+        self._plain(group, plain)
+        self._reached(group.end)
+
+    def _reached(self, position: Position) -> None:
+        self._gtids = position.gtids
+        if position.file:
+            self._place = (position.file, position.offset)
+
+    def _plain(self, group: Group, transactions: Sequence[Transaction]) -> None:
+        """Neighbours without statements: all of them are encoded at once."""
+        values = self._rows.values(group, [(each.first, each.last) for each in transactions])
+        for transaction, value in zip(transactions, values, strict=True):
+            self._add(transaction, value)
+
+    def _add(self, transaction: Transaction, value: bytes) -> None:
+        """``value``: its row changes as fields of a PrewriteValue."""
+        whole = self._parts.whole(transaction, value)
+        if whole is None:
+            return
+        if whole:
+            self._push(Entry(transaction.gtid.encode(), value=self._rows.head + whole))
+        self._passed(transaction)
+
+    def _one(self, group: Group, transaction: Transaction) -> None:
+        """A transaction with a statement, or a part of one: it is decided alone, with all that it has."""
+        if transaction.xa is not None:
+            raise CaptureRefused(
+                f"the transaction {transaction.gtid} is a step of the XA transaction {transaction.xa.xid}: it is not "
+                "followed",
+                hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
+                place=transaction.gtid,
+            )
+        if self._made and transaction.part == 0:
+            raise SourceFailed(
+                f"the source forgot a transaction that changes the schema, before {transaction.gtid}",
+                hint="start the capture again: it reads on from what was committed",
+            )
+        if not self._made:
+            self._flush(always=True)
+            self._number = self._journal.mark.schema
+        for piece in transaction.pieces():
+            if isinstance(piece, Query):
+                self._statement(transaction, piece)
+            else:
+                (value,) = self._rows.values(group, [(piece.start, piece.stop)])
+                if value:
+                    self._made.append(Entry(self._name(transaction), value=self._rows.head + value))
+        if not transaction.final:
+            return
+        if self._number != self._journal.mark.schema:
+            self._schemas.save(self._number, self._schema.stored())
+        self._entries, self._made = self._made, []
+        self._passed(transaction)
+        self._gtids = self._gtids.plus(transaction.gtid)
+        self._flush(always=True, schema=self._number)
+
+    def _statement(self, transaction: Transaction, query: Query) -> None:
+        self._refuse_strangers()
+        jobs, changed = self._schema.apply(query)
+        for job in jobs:
+            self._made.append(Entry(self._name(transaction), job=job))
+        if changed:
+            self._number = self._journal.mark.schema + 1
+            self._rows.renew()
+
+    def _name(self, transaction: Transaction) -> bytes:
+        return f"{transaction.gtid}#{len(self._made)}".encode()
+
+    def _refuse_strangers(self) -> None:
+        last = self._schema.known.next_id - 1
+        while True:
+            try:
+                stranger = next(iter(self._history.jobs(after_id=last)), None)
+                break
+            except HistoryUnavailable as error:
+                log.warning("history_not_read", error=str(error), again_in_s=_AGAIN_S)
+                if self._stop.wait(_AGAIN_S):
+                    raise Stopped from error
+        if stranger is not None:
+            raise CaptureRefused(
+                f"{self._history.url} has jobs that this capture did not write: something else writes there",
+                hint="a history belongs to one capture alone: no `schema import`, no other source",
+            )
+
+    def _push(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._bytes += len(entry.value or b"")
+
+    def _passed(self, transaction: Transaction) -> None:
+        self._moment = transaction.micros / 1e6
+        self._transactions += 1
+
+    def _flush(self, *, always: bool = False, schema: int | None = None) -> None:
+        """Publish what has gathered. Without entries the position alone, now and then."""
+        mark = Mark(
+            gtid=str(self._gtids),
+            moment=self._moment,
+            schema=self._journal.mark.schema if schema is None else schema,
+            transactions=self._transactions,
+            server=self._server,
+            file=self._place[0],
+            offset=self._place[1],
+        )
+        due = always or self._clock.monotonic() - self._marked_at >= _MARK_S
+        if not self._entries and (mark == self._journal.mark or not due):
+            return
+        self._publisher.publish(self._entries, mark)
+        self._entries.clear()
+        self._bytes = 0
+        self._marked_at = self._clock.monotonic()
+
+
+class Parts:
+    """What has come of a transaction that is larger than a group."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    def whole(self, transaction: Transaction, value: bytes) -> bytes | None:
+        """The transaction's value once its last part is here. A first part says that the source forgot those before."""
+        if transaction.part == 0:
+            self._values.clear()
+        self._values.append(value)
+        if not transaction.final:
+            return None
+        whole = b"".join(self._values) if len(self._values) > 1 else value
+        self._values.clear()
+        return whole
+
+    def clear(self) -> None:
+        """What has begun comes again."""
+        self._values.clear()
+
+
+class _Inbox:
+    """Items that were read ahead, bounded by their bytes. One puts, one takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: deque[tuple[Any, int]] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Item) -> None:
+        """Wait for room; what is put behind the end is dropped."""
+        size = len(item.data) if isinstance(item, Group) else 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._items or self._bytes + size <= self._limit)
+            if self._closed:
+                return
+            self._items.append((item, size))
+            self._bytes += size
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> Item | None:
+        """The next one; None after so long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._items), timeout_s):
+                return None
+            item, size = self._items.popleft()
+            self._bytes -= size
+            self._changed.notify_all()
+            taken: Item = item
+            return taken
+
+    @property
+    def busy(self) -> bool:
+        """Whether a group waits."""
+        with self._changed:
+            return any(size for _, size in self._items)
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

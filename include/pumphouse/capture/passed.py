@@ -1,0 +1,130 @@
+"""Waiting until a capture has passed what its source has by now: what a dump of a captured source rests on (row Q4).
+
+A row that is read now was committed before. Once the capture has passed the position that the source has then, the
+transaction's commit ts lies below every timestamp that is taken afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pymysql.connections import Connection
+
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.model import Position
+from pumphouse.capture.source.session import position_now
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.dump.source import execute, is_tidb, session, where
+from pumphouse.errors import SourceErrant, WindowHeld
+from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
+from pumphouse.registry.captures import is_live
+from pumphouse.settings import ServerSettings
+
+_ASK_S = 0.2
+# One that is being started again, or moved, is waited for.
+_ABSENT_S = 60.0
+
+
+def identity(connection: Connection[Any]) -> str:
+    """What two connections to one server have in common."""
+    names = "'server_uuid', 'hostname', 'port', 'datadir', 'server_id'"
+    found = execute(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    values = {str(name).lower(): str(value) for name, value in found}
+    parts = ("hostname", "port", "datadir", "server_id")
+    return values.get("server_uuid") or ":".join(values.get(name, "") for name in parts)
+
+
+def require_goes_on(source: ServerSettings, position: Position, server: str) -> str:
+    """Look whether a server's binlog goes on from where it was read to; the identity of the server that is there now.
+
+    The server itself compares GTIDs. It does not know of numbers that were given twice, after RESET MASTER or when it
+    was restored from a backup: its binlog then ends before the place that was read.
+
+    Raises:
+        SourceErrant: it is the server that was read, and its binlog ends before that place.
+        SourceFailed: it does not answer.
+    """
+    with session(source) as connection:
+        now, there = position_now(connection), identity(connection)
+    name, _, number = position.file.rpartition(".")
+    name_now, _, number_now = now.file.rpartition(".")
+    known = server == there and name == name_now and number.isdigit() and number_now.isdigit()
+    if known and (int(number_now), now.offset) < (int(number), position.offset):
+        raise SourceErrant(
+            f"the binlog of the source {where(source)} ends at {now}, before {position}, up to where it was read: it "
+            "was reset, or the server was restored from a backup",
+            position=str(position),
+        )
+    return there
+
+
+def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK) -> Callable[[float | None], None]:
+    """What waits, for so many seconds or as long as the capture runs, until it has passed what the source has now.
+
+    Where nobody captures anything, or the source is a TiDB, it returns at once: the binlogs come from elsewhere.
+    ``wait`` raises WindowHeld where captures are registered and none is of this source, or the capture does not get
+    there.
+    """
+
+    def wait(within_s: float | None) -> None:
+        captures = cluster.captures()
+        if not captures:
+            return
+        with session(source) as connection:
+            if is_tidb(connection):
+                return
+            server = identity(connection)
+            mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
+            if not mine:
+                raise _not_captured(captures, source, server)
+            wanted = position_now(connection).gtids
+        for capture_id in mine:
+            _wait(cluster, capture_id, wanted, within_s, clock)
+
+    return wait
+
+
+def _wait(cluster: Cluster, capture_id: str, wanted: GtidSet, within_s: float | None, clock: Clock) -> None:
+    began = seen = clock.monotonic()
+    while True:
+        record = next((each for each in cluster.captures() if each.capture_id == capture_id), None)
+        if record is None:
+            raise WindowHeld(
+                f"the capture {capture_id} was forgotten before it had passed {wanted}",
+                hint="`pumphouse capture status` lists the captures",
+                holders=[],
+            )
+        # What a failed one says may be of a binlog that the source has no more.
+        if (
+            record.gtid
+            and record.state is not CaptureState.FAILED
+            and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted)
+        ):
+            return
+        now = clock.monotonic()
+        if is_live(record, clock.now()):
+            seen = now
+        if now - seen > _ABSENT_S or (within_s is not None and now - began > within_s):
+            raise _held(record, wanted)
+        clock.sleep(_ASK_S)
+
+
+def _not_captured(captures: Sequence[CaptureRecord], source: ServerSettings, server: str) -> WindowHeld:
+    known = ", ".join(f"{each.capture_id} of {each.source} ({each.server})" for each in captures)
+    return WindowHeld(
+        f"no capture is registered of the source {where(source)} ({server}), and there is {known}: whether its rows "
+        "are in the binlogs already is not known",
+        hint="set [source] to the server that is captured; `pumphouse capture forget ID` takes a capture that runs no "
+        "more out of the cluster",
+        holders=[],
+    )
+
+
+def _held(record: CaptureRecord, wanted: GtidSet) -> WindowHeld:
+    why = f"; it ended with: {record.reason}" if record.reason else ""
+    return WindowHeld(
+        f"the capture {record.capture_id} is at {record.gtid}, and the source at {wanted}{why}",
+        hint="`pumphouse capture status` shows whether it runs; `pumphouse capture run` starts it",
+        holders=[],
+    )

@@ -1,0 +1,369 @@
+"""``pumphouse capture run``: the process of one source, from its start to its end.
+
+Three threads: one reads the binlog ahead, up to a number of bytes; the main one encodes and publishes; one renews the
+lease, says how far it is, and lets go of what no Pump can ask about any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+from pymysql.err import MySQLError
+
+from pumphouse.capture.begin import Picture, take_picture
+from pumphouse.capture.check import check_source
+from pumphouse.capture.ddl import Schema
+from pumphouse.capture.follow import Follower
+from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal, timestamps_went_back
+from pumphouse.capture.lease import Lease, Progress, new_owner
+from pumphouse.capture.passed import identity
+from pumphouse.capture.publish import Entry, Publisher, Stopped
+from pumphouse.capture.schemas import Schemas
+from pumphouse.capture.shadow import Shadow, flavor_of
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.session import position_now
+from pumphouse.capture.source.warm import warm
+from pumphouse.client.pump_client import PumpClient
+from pumphouse.client.resolver import ResolverServer
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.dump.source import execute, session, where
+from pumphouse.durable import PRIVATE_DIR, make_dirs
+from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable
+from pumphouse.loader.apart import require_no_target
+from pumphouse.loader.state import parts_schemas
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.mysql import ServerConnection
+from pumphouse.registry.base import Cluster
+from pumphouse.schema.history import JobSource, MysqlTableSource
+from pumphouse.schema.ident import qualified
+from pumphouse.schema_import.changes import Known
+from pumphouse.schema_import.columns import Raw
+from pumphouse.schema_import.write import HistoryTable
+from pumphouse.settings import Settings
+
+log = structlog.get_logger()
+
+_HISTORY_AGAIN_S = 2.0
+_ANEW = (
+    "`pumphouse capture run --anew` begins at the source's present position: what was committed in between is in no "
+    "archive, and loads and restores stop there until `pumphouse archive dump` has begun a new base (docs/capture.md)"
+)
+
+
+def run_capture(
+    settings: Settings,
+    cluster: Cluster,
+    history: JobSource | None,
+    stop: threading.Event,
+    *,
+    anew: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Follow the source of [source] until ``stop`` is set.
+
+    ``anew``: begin at the source's present position, and say in the history that rows before it are unknown.
+
+    Raises:
+        ConfigError: the source, the history or the machine lacks something; all of it is named.
+        CaptureFenced: another process runs this capture.
+        CaptureRefused, GapError: the source's binlog cannot be followed from here; nothing was skipped.
+    """
+    table = _history_table(history)
+    warm()  # before a source waits, and before a lease can run out
+    require_no_target(settings.source, settings.target_sections)
+    with ExitStack() as stack:
+        owner = new_owner()
+        dead = stack.enter_context(_owned(settings.capture.directory, owner))
+        with session(settings.source) as connection:
+            own = own_databases(settings, connection, table)
+            _require_fit(connection, settings, own)
+            server = identity(connection)
+        lease = Lease.take(
+            cluster,
+            settings.capture.id,
+            source=where(settings.source),
+            server=server,
+            owner=owner,
+            dead=dead,
+            clock=clock,
+        )
+        failure: BaseException | None = None
+        run = _Run(settings, cluster, table, lease, own, stop, clock)
+        try:
+            run.start(stack, anew=anew).run()
+        except Stopped:
+            pass
+        except (OSError, MySQLError) as error:
+            failure = CaptureRefused(f"the capture ended with {type(error).__name__}: {error}")
+            raise failure from error
+        except BaseException as error:
+            failure = error
+            if isinstance(error, GapError):
+                error.hint = _ANEW
+            raise
+        finally:
+            lease.release(run.progress(), failure)
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        history: MysqlTableSource,
+        lease: Lease,
+        own: frozenset[str],
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._history = history
+        self._lease = lease
+        self._own = own
+        self._stop = stop
+        self._clock = clock
+        self._journal: Journal | None = None
+        self._follower: Follower | None = None
+
+    def start(self, stack: ExitStack, *, anew: bool) -> Follower:
+        """Everything up to the first byte of the binlog."""
+        capture = self._settings.capture
+        directory = capture.directory
+        self._schemas = Schemas(directory)
+        journal = self._journal = self._open(directory, anew=anew)
+        stack.callback(journal.close)
+        stored = self._schemas.load(journal.mark.schema)
+        shadow = Shadow.start(directory / "shadow", stored, capture.shadow)
+        stack.callback(shadow.close)
+        self._add_jobs(journal.jobs())  # whoever was killed right behind a decision had no time to
+        known = Known.of(list(self._history.jobs())) if self._has_table() else Known.of(())
+        schema = Schema(shadow=shadow, known=known, own=self._own, without=capture.leaves_out)
+        client = PumpClient(self._cluster, tls=self._settings.tls)
+        stack.callback(client.close)
+        prefix = f"capture/{capture.id}/".encode()
+        publisher = Publisher(
+            client,
+            journal,
+            prefix,
+            held=self._lease.held,
+            add_jobs=self._add_jobs,
+            stop=self._stop,
+            clock=self._clock,
+        )
+        resolver = ResolverServer(
+            self._cluster,
+            f"capture-{capture.id}",
+            [prefix],
+            publisher.answer,
+            addr=capture.listen,
+            tls=self._settings.tls,
+            clock=self._clock,
+        )
+        stack.callback(resolver.close)
+        self._lease.keep(self.progress, lambda: self._let_go(journal))
+        self._reconcile(schema, publisher, journal.mark)
+        self._follower = Follower(
+            self._settings, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
+        )
+        log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
+        return self._follower
+
+    def progress(self) -> Progress | None:
+        """For the record in the cluster; None = what it says stays."""
+        if self._journal is None:
+            return None
+        if self._follower is None:
+            mark = self._journal.mark
+            return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions)
+        return self._follower.progress()
+
+    # -- the start
+
+    def _open(self, directory: Path, *, anew: bool) -> Journal:
+        """The journal; a new one at the source's present position where the capture is new, or that is asked for."""
+        capture = self._settings.capture
+        about = {"capture": capture.id, "cluster_id": self._cluster.cluster_id()}
+        journal = open_journal(directory, about)
+        if journal is not None and not anew:
+            self._require_newest(journal)
+            return journal
+        if journal is None and not anew and self._published():
+            raise CaptureRefused(
+                f"the capture {capture.id} has run before, and {directory} has no journal of it: what it had published "
+                "last is not known",
+                hint=f"set capture.directory to where it is; if it is lost, {_ANEW}",
+            )
+        picture = self._picture()
+        number = 1 if journal is None else journal.mark.schema + 1
+        self._schemas.save(number, picture.schema)
+        consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
+        mark = Mark(
+            gtid=picture.gtid,
+            moment=0.0 if journal is None else journal.mark.moment,
+            schema=number,
+            transactions=0 if journal is None else journal.mark.transactions,
+            anew=consumed,
+        )
+        if journal is None:
+            journal = Journal.begin(directory, about, mark)
+        else:
+            self._lease.held()
+            journal.append(NOTHING, mark)
+        # A journal is held against the record: after RESET MASTER the old position would cover the new one.
+        self._lease.say(Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions))
+        return journal
+
+    def _published(self) -> str:
+        """GTIDs up to which the cluster says that this capture has published; '' = nothing, or it is new."""
+        found = (each.gtid for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
+        return next(found, "")
+
+    def _require_newest(self, journal: Journal) -> None:
+        """CaptureRefused where the journal is older than what is published: it would be published again.
+
+        The record in the cluster is written after the journal.
+        """
+        flavor = flavor_of(self._schemas.load(journal.mark.schema).server.version)
+        published, gtid = self._published(), journal.mark.gtid
+        if published and not GtidSet.parse(gtid, flavor).covers(GtidSet.parse(published, flavor)):
+            raise CaptureRefused(
+                f"the journal in {self._settings.capture.directory} is at {gtid}, and this capture has published up "
+                f"to {published}: it is older than that, a copy or a backup",
+                hint=f"set capture.directory to the newest one; if it is lost, {_ANEW}",
+            )
+        now = self._cluster.tso()
+        if now <= journal.last_start_ts:
+            raise timestamps_went_back(now, journal.last_start_ts)
+
+    def _picture(self) -> Picture:
+        return take_picture(self._settings, self._stop, self._clock)
+
+    def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark) -> None:
+        """The history says what the source has; where rows came before the capture, that too."""
+        consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
+        with session(self._settings.source) as connection:
+
+            def had_rows(db: str, table: str) -> bool:
+                if not consumed:
+                    return False
+                rows = execute(connection, f"SELECT 1 FROM {qualified(db, table)} LIMIT 1")  # noqa: S608
+                # It is empty now: at the mark it was if nothing has happened since.
+                now = position_now(connection).gtids
+                return bool(rows) or not GtidSet.parse(mark.gtid, now.flavor).covers(now)
+
+            jobs = schema.reconcile(had_rows, anew=mark.anew)
+        clear = replace(mark, anew=False)
+        if jobs and consumed:
+            entries = [Entry(f"schema-{mark.schema}/{at}".encode(), job=job) for at, job in enumerate(jobs)]
+            publisher.publish(entries, clear)
+        elif jobs:
+            self._add_jobs(jobs)
+        if mark.anew and not (jobs and consumed):
+            publisher.publish([], clear)
+
+    # -- what goes on beside
+
+    def _let_go(self, journal: Journal) -> None:
+        """Drop what no Pump can ask about: each has passed it."""
+        passed = [
+            int(node.max_commit_ts)
+            for node in self._cluster.nodes(NodeKind.PUMP)
+            if node.state is not NodeState.OFFLINE
+        ]
+        journal.drop_below(min(passed, default=0))
+        self._schemas.drop_before(journal.mark.schema)
+
+    def _has_table(self) -> bool:
+        with HistoryTable.open(self._history) as table:
+            if not table.exists():
+                table.create()
+        return True
+
+    def _add_jobs(self, jobs: Sequence[Raw]) -> None:
+        """Bring decided jobs into the history; those that are there are left. Tries until it is stopped."""
+        while jobs:
+            try:
+                with HistoryTable.open(self._history) as table:
+                    if not table.exists():
+                        table.create()
+                    for raw in jobs:
+                        there = self._history.job(int(raw["id"]))
+                        if there is None:
+                            table.add(raw)
+                        elif int(there.raw.get("start_ts") or 0) != int(raw["start_ts"]):
+                            raise CaptureRefused(
+                                f"{self._history.url} has another job {raw['id']}: something else writes there",
+                                hint="a history belongs to one capture alone: no `schema import`, no other source",
+                            )
+            except HistoryUnavailable as error:
+                log.warning("history_not_written", error=str(error), again_in_s=_HISTORY_AGAIN_S)
+                if self._stop.wait(_HISTORY_AGAIN_S):
+                    raise Stopped from error
+            else:
+                return
+
+
+def own_databases(settings: Settings, connection: ServerConnection, history: MysqlTableSource) -> frozenset[str]:
+    """Databases of the source that are ours, in lower case: restores of parts, and the history where it lies there."""
+    own = {name.lower() for name in parts_schemas(settings)}
+    with history.session() as other:
+        if identity(other) == identity(connection):
+            own.add(history.schema.lower())
+    return frozenset(own)
+
+
+def _history_table(history: JobSource | None) -> MysqlTableSource:
+    if not isinstance(history, MysqlTableSource):
+        raise ConfigError(
+            "schema.history names no table to write DDL jobs to",
+            hint='set [schema] history = "mysql://user@host:port/history.jobs" and history_password; it may be on the '
+            "source, in a database of its own, or on any other server that is no target",
+        )
+    return history
+
+
+def _require_fit(connection: ServerConnection, settings: Settings, own: frozenset[str]) -> None:
+    """ConfigError, with everything that is wrong and what to type; tables are the shadow's business."""
+    wrong = [line for line in check_source(connection, settings.capture, own, schema=False) if line.wrong]
+    if wrong:
+        raise ConfigError(
+            f"the source {where(settings.source)} is not ready: " + "; ".join(line.text for line in wrong),
+            hint="; ".join(line.type for line in wrong if line.type) + "; `pumphouse capture check` looks again",
+        )
+
+
+@contextmanager
+def _owned(directory: Path, owner: str) -> Iterator[str]:
+    """Hold the directory in an owner's name; the owner before, who is dead. ConfigError where another process holds it.
+
+    A copy of the directory says of nobody that he is dead: host and file are others.
+    """
+    make_dirs(directory, PRIVATE_DIR)
+    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process uses {directory}", hint="each capture has a directory and a process of its own"
+            ) from None
+        found = os.fstat(fd)
+        # A clone of the machine, or the same volume on another one, has all but the boot in common with it.
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        place = f"{socket.gethostname()} {boot} {found.st_dev} {found.st_ino}"
+        before, _, there = os.pread(fd, 4096, 0).decode(errors="replace").partition(" ")
+        os.pwrite(fd, f"{owner} {place}\n".encode(), 0)
+        os.ftruncate(fd, len(f"{owner} {place}\n"))
+        os.fsync(fd)
+        yield before if there.strip() == place else ""
+    finally:
+        os.close(fd)

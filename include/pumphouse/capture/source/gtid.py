@@ -1,0 +1,158 @@
+"""GTIDs of MariaDB (``0-1-42``: domain, server, number) and MySQL (``uuid:42``), and sets of them.
+
+A MariaDB's position is the last GTID of each domain, and stands for everything before it there. A MySQL's is intervals
+of numbers for each server's UUID (MySQL Reference Manual, "GTID Sets").
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from pumphouse.errors import UsageError
+
+_MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+_INTERVAL = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+
+
+class Flavor(StrEnum):
+    """Whose binlog."""
+
+    MARIADB = "mariadb"
+    MYSQL = "mysql"
+
+
+Intervals = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GtidSet:
+    """A set of GTIDs; make it by `parse`.
+
+    Attributes:
+        flavor: whose.
+        last: MariaDB: domain -> (server id, number).
+        done: MySQL: UUID -> intervals (first, last), ascending, with holes between.
+    """
+
+    flavor: Flavor
+    last: Mapping[int, tuple[int, int]]
+    done: Mapping[str, Intervals]
+
+    @classmethod
+    def parse(cls, text: str, flavor: Flavor) -> Self:
+        """Read what a server prints, or a person types.
+
+        Raises:
+            UsageError: it is none, or has tags (MySQL 8.3), which are not read.
+        """
+        parts = [each.strip() for each in text.replace("\n", "").split(",") if each.strip()]
+        last: dict[int, tuple[int, int]] = {}
+        done: dict[str, Intervals] = {}
+        for part in parts:
+            if flavor is Flavor.MARIADB:
+                match = _MARIADB.fullmatch(part)
+                if match is None:
+                    raise _no_gtids(text, "0-1-42")
+                domain, server, number = map(int, match.groups())
+                if last.get(domain, (0, -1))[1] < number:
+                    last[domain] = (server, number)
+            else:
+                name, *ranges = (each.strip() for each in part.split(":"))
+                found = [_interval(text, each) for each in ranges]
+                if not _UUID.fullmatch(name) or not found:
+                    raise _no_gtids(text, "UUID:1-42")
+                done[name.lower()] = _joined([*done.get(name.lower(), ()), *found])
+        return cls(flavor, last, done)
+
+    def __str__(self) -> str:
+        if self.flavor is Flavor.MARIADB:
+            return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
+        return ",".join(f"{name}:{':'.join(map(_printed, found))}" for name, found in sorted(self.done.items()))
+
+    def __bool__(self) -> bool:
+        return bool(self.last or self.done)
+
+    def __contains__(self, gtid: object) -> bool:
+        if not isinstance(gtid, str):
+            return False
+        if self.flavor is Flavor.MARIADB:
+            domain, _, number = map(int, gtid.split("-"))
+            return self.last.get(domain, (0, 0))[1] >= number
+        name, _, text = gtid.lower().rpartition(":")
+        number = int(text)
+        return any(low <= number <= high for low, high in self.done.get(name, ()))
+
+    def plus(self, *gtids: str) -> GtidSet:
+        """With more, in the order in which they were committed."""
+        if self.flavor is Flavor.MARIADB:
+            latest = {}
+            for each in gtids:
+                domain, server, number = each.split("-")
+                latest[domain] = server, number
+            found = {int(domain): (int(server), int(number)) for domain, (server, number) in latest.items()}
+            return GtidSet(self.flavor, {**self.last, **found}, {})
+        numbers: dict[str, list[int]] = {}
+        for each in gtids:
+            name, _, text = each.rpartition(":")
+            numbers.setdefault(name.lower(), []).append(int(text))
+        done = {name: _with(self.done.get(name, ()), found) for name, found in numbers.items()}
+        return GtidSet(self.flavor, {}, {**self.done, **done})
+
+    def covers(self, other: GtidSet) -> bool:
+        """Whether everything of the other is in this one."""
+        if self.flavor is Flavor.MARIADB:
+            return all(self.last.get(domain, (0, 0))[1] >= number for domain, (_, number) in other.last.items())
+        return all(
+            any(low <= first and end <= high for low, high in self.done.get(name, ()))
+            for name, found in other.done.items()
+            for first, end in found
+        )
+
+    def encoded(self) -> bytes:
+        """A MySQL's set as COM_BINLOG_DUMP_GTID has it: counts and numbers, little endian; intervals end behind."""
+        out = bytearray(struct.pack("<Q", len(self.done)))
+        for name, found in sorted(self.done.items()):
+            out += uuid.UUID(name).bytes + struct.pack("<Q", len(found))
+            for low, high in found:
+                out += struct.pack("<QQ", low, high + 1)
+        return bytes(out)
+
+
+def _no_gtids(text: str, example: str) -> UsageError:
+    return UsageError(f"{text[:80]!r} is no set of GTIDs", hint=f"it looks like {example}; tags are not read")
+
+
+def _interval(text: str, part: str) -> tuple[int, int]:
+    match = _INTERVAL.fullmatch(part)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < low <= high:
+        raise _no_gtids(text, "UUID:1-42")
+    return low, high
+
+
+def _printed(interval: tuple[int, int]) -> str:
+    low, high = interval
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _with(found: Intervals, numbers: list[int]) -> Intervals:
+    rows = numbers[-1] - numbers[0] + 1 == len(numbers) == len(set(numbers))
+    more = [(numbers[0], numbers[-1])] if rows else [(each, each) for each in numbers]
+    return _joined([*found, *more])
+
+
+def _joined(found: list[tuple[int, int]]) -> Intervals:
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(found):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return tuple(out)

@@ -1,0 +1,72 @@
+"""A capture from a MariaDB's binlog to fsynced Pumps: the workload of transactions of ten row changes.
+
+Beside it the server's own tool reads the same binlog over the same protocol into files, and does nothing else with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench.harness import Result, Watch
+from tests.support.capturedstack import NAME, CapturedStack, captured_stack
+
+TRANSACTIONS = 60_000
+CHANGES = 10 * TRANSACTIONS  # five inserts, three updates, two deletes
+_TABLE = (
+    "CREATE TABLE d.sbtest (id BIGINT UNSIGNED NOT NULL PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL,"
+    " pad CHAR(60) NOT NULL, amount DECIMAL(12,2), status TINYINT UNSIGNED, created DATETIME,"
+    " updated TIMESTAMP(3) NULL, name VARCHAR(64), flags INT UNSIGNED, note VARCHAR(255), KEY k (k))"
+    " CHARSET utf8mb4 COLLATE utf8mb4_bin"
+)
+_WRITE = (
+    "CREATE PROCEDURE d.workload(first INT, amount INT) BEGIN DECLARE n INT DEFAULT first;"
+    " WHILE n < first + amount DO START TRANSACTION;"
+    " INSERT INTO d.sbtest SELECT n * 5 + seq, n % 1003, REPEAT(MD5(n), 3), MD5(seq), n / 100, n % 200, '2024-01-01',"
+    " NOW(3), CONCAT('name ', n), n, IF(n % 5, CONCAT('note of ', n), NULL) FROM seq_0_to_4;"
+    " UPDATE d.sbtest SET k = k + 1, note = 'changed' WHERE id BETWEEN n * 5 AND n * 5 + 2;"
+    " DELETE FROM d.sbtest WHERE id BETWEEN n * 5 + 3 AND n * 5 + 4; COMMIT; SET n = n + 1; END WHILE; END"
+)
+
+
+def _raw(stack: CapturedStack, work: Path) -> float:
+    """Row changes a second of the tool that only copies."""
+    tool = shutil.which("mariadb-binlog") or "mysqlbinlog"
+    dsn = stack.dsn("source")
+    with stack.source() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        first = str(cursor.fetchall()[0][0])
+    work.mkdir()
+    began = time.perf_counter()
+    subprocess.run(
+        [tool, "--read-from-remote-server", "--raw", "--to-last-log", f"--result-file={work}/", f"--host={dsn.host}",
+         f"--port={dsn.port}", f"--user={dsn.user}", f"--password={dsn.password}", first],
+        check=True,
+    )  # fmt: skip
+    return CHANGES / (time.perf_counter() - began)
+
+
+def _run(work: Path, runs: int) -> Result:
+    samples, floors = [], []
+    for n in range(runs):
+        with captured_stack(work / str(n)) as stack:
+            stack.run("CREATE DATABASE d", _TABLE, _WRITE, "INSERT INTO d.sbtest (id, k, c, pad) VALUES (1, 1, '', '')")
+            stack.captured()  # with everything compiled
+            stack.stop_capture()
+            stack.run("DELETE FROM d.sbtest", f"CALL d.workload(1, {TRANSACTIONS})")
+            stack.start_capture()
+            pid = stack.supervisor.pid(NAME)
+            with Watch(pid) as watch:
+                stack.captured(timeout_s=600)
+            samples.append(watch.sample(CHANGES, transactions_per_s=TRANSACTIONS / watch.seconds))
+            floors.append(_raw(stack, work / f"raw-{n}"))
+    floor = sorted(floors)[len(floors) // 2]
+    return Result(
+        "capture_run", "row changes/s", samples, "mariadb-binlog --raw of the same binlog, row changes/s", floor
+    )
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {"capture_run": _run}

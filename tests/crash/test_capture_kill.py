@@ -1,0 +1,131 @@
+"""kill -9 of a capture, its Pump and its source at random moments, under writers and DDL: target and source are equal."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pymysql
+import pytest
+
+from tests.support import mariadb
+from tests.support.capturedstack import CapturedStack, captured_stack
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+class Writers:
+    """Sessions that write by plain SQL, with savepoints and rollbacks, and one that changes the tables."""
+
+    def __init__(self, stack: CapturedStack, seed: int, sessions: int = 3) -> None:
+        self._stack = stack
+        self._stop = threading.Event()
+        self.written = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(self._write, random.Random(seed * 100 + number)))
+            for number in range(sessions)
+        ]
+        self._threads.append(threading.Thread(target=self._run, args=(self._change, random.Random(seed * 100 + 99))))
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        """End them."""
+        self._stop.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, work: object, rng: random.Random) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._stack.source("shop", autocommit=False) as connection:
+                    while not self._stop.is_set():
+                        work(connection, rng)  # type: ignore[operator]
+            except (pymysql.MySQLError, OSError):
+                time.sleep(0.2)  # the source is down, a deadlock, or a DDL came between
+
+    def _write(self, connection: pymysql.connections.Connection, rng: random.Random) -> None:  # type: ignore[type-arg]
+        with connection.cursor() as cursor:
+            for _ in range(rng.randrange(1, 5)):
+                self._one(cursor, rng)
+                if rng.random() < 0.2:
+                    cursor.execute("SAVEPOINT s")
+                    self._one(cursor, rng)
+                    cursor.execute("ROLLBACK TO SAVEPOINT s")
+        if rng.random() < 0.1:
+            connection.rollback()
+        else:
+            connection.commit()
+            self.written += 1
+        time.sleep(rng.random() * 0.1)
+
+    def _one(self, cursor: pymysql.cursors.Cursor, rng: random.Random) -> None:
+        table = rng.choice(("a", "b", "keyless"))
+        key = rng.randrange(200)
+        what = rng.random()
+        if what < 0.5:
+            verb = "INSERT INTO" if table == "keyless" else "REPLACE INTO"
+            cursor.execute(
+                f"{verb} {table} (id, name, n) VALUES (%s, %s, %s)", (key, "x" * rng.randrange(30), rng.random())
+            )
+        elif what < 0.8:
+            cursor.execute(
+                f"UPDATE {table} SET n = n + 1, name = REVERSE(name) WHERE id BETWEEN %s AND %s", (key, key + 3)
+            )
+        else:
+            cursor.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
+
+    def _change(self, connection: pymysql.connections.Connection, rng: random.Random) -> None:  # type: ignore[type-arg]
+        number = rng.randrange(4)
+        statement = rng.choice(
+            (
+                f"ALTER TABLE a ADD COLUMN IF NOT EXISTS c{number} INT NOT NULL DEFAULT {number}",
+                f"CREATE TABLE IF NOT EXISTS t{number} (id INT PRIMARY KEY, v VARCHAR(20))",
+                f"CREATE OR REPLACE TABLE s{number} (id INT PRIMARY KEY) SELECT DISTINCT id FROM b",
+                "RENAME TABLE a TO swap, b TO a, swap TO b",
+                f"ALTER TABLE b ADD KEY IF NOT EXISTS k{number} (n)",
+                "TRUNCATE TABLE b",
+                "ALTER TABLE a MODIFY name VARCHAR(60)",
+                "DROP TABLE IF EXISTS t1, t2, t3",
+            )
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_wait_timeout = 5")
+            cursor.execute(statement)
+        time.sleep(3 + 2 * rng.random())
+
+
+def prepared(stack: CapturedStack) -> None:
+    """Tables with rows, before the capture begins."""
+    stack.run("CREATE DATABASE shop")
+    for table, key in (("a", "PRIMARY KEY"), ("b", "PRIMARY KEY"), ("keyless", "NOT NULL")):
+        stack.run(f"CREATE TABLE {table} (id INT {key}, name VARCHAR(40), n DOUBLE)", db="shop")
+        stack.run(f"INSERT INTO {table} SELECT seq, CONCAT('n', seq), seq / 7 FROM seq_1_to_150", db="shop")
+
+
+@pytest.mark.row("Q1", "Q2", "Q3", "Q4")
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    with mariadb.directory_in_memory() as directory, captured_stack(directory, prepare=prepared) as stack:
+        writers = Writers(stack, seed)
+        try:
+            stack.begin()  # while they write
+            for _ in range(3):
+                time.sleep(1 + 3 * rng.random())
+                stack.kill_capture()
+                stack.start_capture()
+            stack.pumps[0].kill()
+            time.sleep(1)
+            stack.pumps[0].start()
+            stack.supervisor.kill("source")
+            stack.databases["source"].start()
+            time.sleep(3)
+            stack.kill_capture()
+            stack.start_capture()
+            time.sleep(2)
+        finally:
+            writers.stop()
+        assert writers.written > 50
+        stack.require_equal()

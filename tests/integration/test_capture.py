@@ -1,0 +1,167 @@
+"""`pumphouse capture` on real processes: plain SQL writers, DDL among them, kills of every part."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from pumphouse.capture.passed import waiter
+from pumphouse.errors import BinlogError, WindowHeld
+from pumphouse.registry.base import CaptureState
+from pumphouse.runs import restore
+from tests.support import formats, mariadb
+from tests.support.capturedstack import CapturedStack, as_json, captured_stack
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.mark.mysql
+@pytest.mark.row("Q1", "Q2", "Q3")
+def test_what_plain_sql_writes_reaches_a_target() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.run("CREATE DATABASE shop")
+        stack.run(
+            "CREATE TABLE orders"
+            " (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(40), price DECIMAL(10,2), at DATETIME(3))",
+            "INSERT INTO orders (name, price, at) VALUES ('a', 1.5, NOW(3)), ('ä', -2.25, '2001-01-01'), (NULL, 1, NULL)",
+            db="shop",
+        )
+        stack.begin()
+        stack.run(
+            "UPDATE orders SET name = 'b' WHERE id = 1",
+            "ALTER TABLE orders ADD COLUMN city VARCHAR(20) NOT NULL DEFAULT 'Ulm'",
+            "INSERT INTO orders (name, city) VALUES ('c', 'Bonn')",
+            "RENAME TABLE orders TO sales",
+            "DELETE FROM sales WHERE id = 2",
+            db="shop",
+        )
+        stack.require_equal()
+        stack.run("TRUNCATE TABLE sales", "INSERT INTO sales (name) VALUES ('new')", db="shop")
+        stack.stop_capture()
+        stack.run("INSERT INTO sales (name) VALUES ('while it was down')", db="shop")
+        stack.start_capture()
+        stack.require_equal()
+
+
+@pytest.mark.row("Q1", "Q2")
+def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(tmp_path: Path) -> None:
+    with captured_stack(tmp_path) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
+        stack.begin()
+        assert "another process uses" in stack.pumphouse("capture", "run").stderr
+        elsewhere = stack.pumphouse("--set", f"capture.directory={tmp_path / 'd'}", "capture", "run")
+        assert "CaptureFenced" in elsewhere.stderr, elsewhere.stderr
+        stack.captured()
+        stack.stop_capture()
+        (tmp_path / "c" / "journal").rename(tmp_path / "lost")
+        for _ in range(2):  # the first one has not made it a new one
+            gone = stack.pumphouse("capture", "run")
+            assert "has no journal of it" in gone.stderr, gone.stderr
+        assert "--anew" in gone.stderr
+        (shown,) = as_json(stack.pumphouse("capture", "status", "--json"))
+        formats.check("captures-output", [shown])
+        assert (shown["state"], "has no journal" in shown["reason"]) == ("failed", True)
+        whole = stack.pumphouse("status")
+        assert "capture main of" in whole.stdout, whole.stdout
+        stack.run(
+            "INSERT INTO shop.a VALUES (2)", "SET GLOBAL binlog_row_metadata = NO_LOG, GLOBAL binlog_format = MIXED"
+        )
+        refused = stack.pumphouse("capture", "run", "--anew")
+        assert "binlog_row_metadata is NO_LOG" in refused.stderr, refused.stderr
+        checked = stack.pumphouse("capture", "check", "--json")
+        lines = as_json(checked)
+        formats.check("capture-check-output", lines)
+        assert [line["text"].split()[0] for line in lines if line["wrong"]] == ["binlog_format", "binlog_row_metadata"]
+        assert checked.returncode == 1
+        stack.run("SET GLOBAL binlog_row_metadata = FULL, GLOBAL binlog_format = ROW")
+        # What was committed meanwhile is not known: a load stops there by name, until a dump begins behind it.
+        stack.start_capture("--anew")
+        stack.captured()
+        stack.snapshot()
+        with pytest.raises(BinlogError, match=r"shop\.a"):
+            stack.load()
+        assert stack.pumphouse("archive", "dump").returncode == 0
+        stack.snapshot()
+        restore.run(stack.read_settings, dry_run=False)
+        assert stack.compared("restore").differences == []
+
+
+@pytest.mark.row("Q1", "Q2", "Q4")
+def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(tmp_path: Path) -> None:
+    journal, copied = tmp_path / "c" / "journal", tmp_path / "copied"
+    with captured_stack(tmp_path) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, pad LONGTEXT)")
+        stack.captured()
+        stack.stop_capture()
+        shutil.copytree(journal, copied)
+        stack.start_capture()
+        stack.run("INSERT INTO shop.a VALUES (1, REPEAT('x', 1000000))")
+        stack.captured()
+        stack.stop_capture()
+        # Another server than the captured one: a dump of it does not know what it has to wait for.
+        source = stack.read_settings.source
+        target = stack.dsn("target")
+        other = source.model_copy(update={"port": target.port, "password": SecretStr(target.password)})
+        with pytest.raises(WindowHeld, match="no capture is registered of the source"):
+            waiter(stack.cluster, other)(1)
+        waiter(stack.cluster, source)(1)
+        # A journal from a backup: all that came since would be published again.
+        journal.rename(tmp_path / "newest")
+        shutil.copytree(copied, journal)
+        refused = stack.pumphouse("capture", "run")
+        assert "a copy or a backup" in refused.stderr, refused.stderr
+        shutil.rmtree(journal)
+        (tmp_path / "newest").rename(journal)
+        # GTIDs that are given twice: the numbers have grown past those that were read.
+        stack.run("RESET MASTER", *(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(2, 20)))
+        reset = stack.pumphouse("capture", "run")
+        assert "it was reset" in reset.stderr, reset.stderr
+        assert stack.record().state is CaptureState.FAILED
+        # What it is at covers the source's position now.
+        stack.run("RESET MASTER", "INSERT INTO shop.a VALUES (20, '')")
+        with pytest.raises(WindowHeld, match="it was reset"):
+            waiter(stack.cluster, source)(1)
+        stack.start_capture("--anew")
+        stack.captured()
+        assert "CaptureFenced" in stack.pumphouse("capture", "forget", "main").stderr
+        stack.stop_capture()
+        stack.start_capture()  # the new position is behind the old one, and counts
+        stack.stop_capture()
+        assert stack.pumphouse("capture", "forget", "main").returncode == 0
+        assert stack.cluster.captures() == []
+        assert "no capture main" in stack.pumphouse("capture", "forget", "main").stderr
+
+
+@pytest.mark.row("Q3")
+def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting(tmp_path: Path) -> None:
+    def prepare(stack: CapturedStack) -> None:
+        stack.run(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.p (id INT PRIMARY KEY)",
+            "CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, FOREIGN KEY f (p) REFERENCES p (id) ON DELETE CASCADE)",
+            "CREATE TABLE shop.g (id INT PRIMARY KEY, at POINT)",
+        )
+        stack.write_settings()
+        refused = stack.pumphouse("capture", "check")
+        assert "shop.c.f (ON DELETE CASCADE" in refused.stdout, refused.stdout
+        assert "shop.g.at" in refused.stdout
+        assert "shop.c.f" in stack.pumphouse("capture", "run").stderr
+        stack.settings["capture"]["without"] = ["shop.c", "shop.g"]
+        stack.write_settings()
+
+    with captured_stack(tmp_path, prepare=prepare) as stack:
+        stack.begin()
+        stack.run(
+            "INSERT INTO shop.p VALUES (1), (2)", "INSERT INTO shop.c VALUES (1, 1)", "DELETE FROM shop.p WHERE id = 1"
+        )
+        stack.captured()
+        stack.snapshot()
+        stack.load()
+        with stack.databases["target"].connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM shop.p")
+            assert cursor.fetchall() == ((2,),)
+            cursor.execute("SHOW TABLES FROM shop")
+            assert cursor.fetchall() == (("p",),)

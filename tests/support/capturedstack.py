@@ -1,0 +1,180 @@
+"""A captured source in tests: a server with a row binlog, Pumps, and `pumphouse capture run` as a process."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pymysql.connections import Connection
+
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.session import position_now
+from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.durable import write_atomic
+from pumphouse.parts import Parts
+from pumphouse.registry.base import CaptureRecord
+from pumphouse.runs import load
+from pumphouse.settings import Settings
+from tests.stack.local import SMALL, LocalStack
+from tests.stack.mariadb import MariaDbServer
+from tests.stack.pumps import CLI
+from tests.support.capturing import arguments as binlog
+from tests.support.kind import is_mysql
+from tests.support.mysql import MySqlServer, mysqld
+
+NAME = "capture"
+
+
+class CapturedStack(LocalStack):
+    """The local stack whose source writes a row binlog, which a capture follows; with ``--server mysql`` a MySQL's."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        values = copy.deepcopy(SMALL)
+        values["pump"]["gen_binlog_interval_s"] = 0.3
+        values["load"] = {"connections": 2, "engine": "local"}
+        values["capture"] = {"directory": str(directory / "c"), **settings}
+        super().__init__(directory, store="file", settings=values)
+        # A server that is not durable has in its binlog, after a kill, what it has lost.
+        made = MySqlServer if is_mysql() else MariaDbServer
+        self.databases["source"] = made(
+            self.directory / "source", name="source", supervisor=self.supervisor, durable=True, arguments=binlog()
+        )
+        if is_mysql():
+            values["capture"]["shadow"] = str(mysqld(self.directory / "mysqld"))
+
+    def write_settings(self) -> None:
+        """A MySQL is reached by TLS."""
+        super().write_settings()
+        source = self.dsn("source")
+        if not source.tls_ca:
+            return
+        text = self.config.read_text()
+        more = f"tls_ca = {json.dumps(source.tls_ca)}\ntls_check_name = false\n"
+        text = text.replace("[source]\n", "[source]\n" + more)
+        text = text.replace("[schema]\n", "[schema]\n" + more.replace("tls_", "history_tls_"))
+        write_atomic(self.config, text.encode(), mode=0o600)
+
+    # The capture
+
+    def start_capture(self, *words: str) -> None:
+        """Start it and wait until it follows."""
+        begin = self.supervisor.log_size(NAME)
+        self.supervisor.start(NAME, [*CLI, "--config", str(self.config), "capture", "run", *words])
+        self.supervisor.wait_until(NAME, lambda: self._said("capture_started", begin), timeout_s=240)
+
+    def _said(self, event: str, begin: int) -> bool:
+        with open(self.supervisor.log_path(NAME), "rb") as log:
+            log.seek(begin)
+            return event.encode() in log.read()
+
+    def stop_capture(self) -> None:
+        """As a service manager does."""
+        self.supervisor.stop(NAME, timeout_s=60)
+
+    def kill_capture(self) -> None:
+        """``kill -9``."""
+        self.supervisor.kill(NAME)
+
+    def pumphouse(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command with the stack's settings."""
+        return subprocess.run(
+            [*CLI, "--config", str(self.config), *words], check=False, capture_output=True, text=True, timeout=300
+        )
+
+    def record(self) -> CaptureRecord:
+        """What the capture says of itself."""
+        (found,) = self.cluster.captures()
+        return found
+
+    def captured(self, *, timeout_s: float = 400.0) -> None:
+        """Wait until everything that the source has committed by now is in the Pumps."""
+        with self.databases["source"].connect(autocommit=True) as connection:
+            wanted = position_now(connection).gtids
+        until = time.monotonic() + timeout_s
+        while True:
+            record = self.record()
+            if record.gtid and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted):
+                return
+            if not self.supervisor.alive(NAME) or time.monotonic() > until:
+                raise AssertionError(f"not captured: {record}\n{self.supervisor.tail(NAME, 40)}")
+            time.sleep(0.2)
+
+    # Around it
+
+    @property
+    def read_settings(self) -> Settings:
+        """The settings file."""
+        return Settings.read(self.config)
+
+    def begin(self) -> None:
+        """The archive, with a dump of what is there."""
+        done = self.pumphouse("archive", "init", "--dump")
+        assert done.returncode == 0, done.stderr
+
+    def init(self) -> None:
+        """The archive without a dump."""
+        settings = self.read_settings
+        with Parts(settings) as parts:
+            init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+
+    def snapshot(self) -> None:
+        """The archive reaches what is captured now."""
+        settings = self.read_settings
+        with Parts(settings) as parts:
+            run_snapshot(parts.archive, parts.cluster, parts.cluster.tso(), settings, parts.history)
+
+    def load(self) -> None:
+        """The target reaches the archive's end."""
+        load.run(self.read_settings)
+
+    def compared(self, other: str = "target") -> DiffReport:
+        """Source and target, rows and tables."""
+        return compare(self.dsn("source"), self.dsn(other), ignore=("history",))
+
+    def require_equal(self) -> None:
+        """Capture, archive and load what is there, and compare."""
+        self.captured()
+        self.snapshot()
+        self.load()
+        assert self.compared().differences == []
+
+    def run(self, *statements: str, db: str = "") -> None:
+        """Statements on the source, each a transaction."""
+        with self.source(db) as connection, connection.cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+
+    def source(self, db: str = "", *, autocommit: bool = True) -> Connection[Any]:
+        """A connection to the source."""
+        return self.databases["source"].connect(autocommit=autocommit, **({"database": db} if db else {}))
+
+
+@contextmanager
+def captured_stack(directory: Path, *, prepare: Callable[[CapturedStack], None] | None = None, **settings: Any) -> Iterator[CapturedStack]:  # fmt: skip
+    """A stack whose source, Pumps and capture run; ``prepare`` is called before the capture begins."""
+    stack = CapturedStack(directory, **settings)
+    try:
+        stack.start_stores(s3=False)
+        stack.start_pumps()
+        if prepare is not None:
+            prepare(stack)
+        stack.start_capture()
+        yield stack
+    except BaseException:
+        print(stack.supervisor.tail(NAME, 60))
+        raise
+    finally:
+        stack.stop()
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """What a command printed."""
+    return json.loads(done.stdout)

@@ -1,0 +1,98 @@
+"""What a DDL statement says beside its outcome."""
+
+from __future__ import annotations
+
+import pytest
+
+from pumphouse.capture.statements import Does, Meaning, meaning
+from pumphouse.errors import CaptureRefused
+
+
+def of(text: str, **options: bool) -> Meaning:
+    return meaning(text, "d", **options)
+
+
+@pytest.mark.row("Q3")
+@pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        ("RENAME TABLE a TO b", {("d", "a"): ("d", "b")}),
+        ("RENAME TABLE a TO tmp, b TO a, tmp TO b", {("d", "a"): ("d", "b"), ("d", "b"): ("d", "a")}),
+        ("rename tables IF EXISTS `a``b` WAIT 5 TO e.`c`", {("d", "a`b"): ("e", "c")}),
+        ("ALTER TABLE a RENAME b, ADD x INT", {("d", "a"): ("d", "b")}),
+        ("ALTER ONLINE TABLE e.a ADD x INT, RENAME AS f.b", {("e", "a"): ("f", "b")}),
+        ("ALTER TABLE e.a RENAME b", {("e", "a"): ("d", "b")}),
+        ("ALTER TABLE a RENAME TO a", {}),
+        ("ALTER TABLE a RENAME INDEX x TO y", {}),
+        ("/* RENAME TABLE x TO y */ ALTER TABLE a ADD b VARCHAR(9) DEFAULT 'RENAME TO c', COMMENT ', RENAME TO q'", {}),
+    ],
+)
+def test_renames(text: str, renamed: dict[tuple[str, str], tuple[str, str]]) -> None:
+    assert of(text).renamed == renamed
+
+
+@pytest.mark.row("Q3")
+@pytest.mark.parametrize(
+    ("text", "columns", "dropped"),
+    [
+        ("ALTER TABLE t CHANGE a b INT", [("a", "b")], []),
+        ("ALTER TABLE t CHANGE COLUMN IF EXISTS a A INT", [], []),
+        ("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a", [("a", "b"), ("b", "a")], []),
+        ("ALTER TABLE t DROP a, DROP COLUMN IF EXISTS `b c`, DROP PRIMARY KEY, DROP KEY k", [], ["a", "b c"]),
+        ("ALTER TABLE t DROP PARTITION p1, p2", [], ["p1", "p2"]),
+        ("ALTER TABLE t ADD (x INT, y INT), MODIFY z DECIMAL(10, 2)", [], []),
+        ("ALTER TABLE t DROP CONSTRAINT c, DROP CHECK d, DROP FOREIGN KEY f", [], []),
+    ],
+)
+def test_columns_and_partitions(text: str, columns: list[tuple[str, str]], dropped: list[str]) -> None:
+    found = of(text)
+    assert (found.columns, found.dropped, found.table) == (columns, dropped, ("d", "t"))
+
+
+@pytest.mark.row("Q3")
+def test_what_is_emptied_created_dropped_or_made_anew() -> None:
+    assert of("TRUNCATE e.t").emptied == [("e", "t")]
+    assert of("truncate table t").emptied == [("d", "t")]
+    assert of("CREATE OR REPLACE TABLE t (a INT)").emptied == [("d", "t")]
+    assert of("CREATE TABLE IF NOT EXISTS t (a INT)").creates
+    assert not of("RENAME TABLE a TO b").creates
+    assert of("DROP TABLE IF EXISTS a, b").drops
+    assert of("DROP DATABASE d").drops
+    assert not of("DROP INDEX i ON t").drops
+    assert of("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u").anew == [("d", "t"), ("d", "u")]
+    assert of("ALTER TABLE t TRUNCATE PARTITION p").anew == [("d", "t")]
+    assert of("ALTER TABLE t IMPORT TABLESPACE").anew == [("d", "t")]
+    assert of("SET STATEMENT max_statement_time = 1 FOR ALTER TABLE t DROP a").dropped == ["a"]
+    assert of('ALTER TABLE "t" DROP "a"', ansi_quotes=True).dropped == ["a"]
+    assert of(r"ALTER TABLE t ADD a CHAR(1) DEFAULT '\', DROP b", backslash=False).dropped == ["b"]
+    assert of(r"ALTER TABLE t ADD a CHAR(9) DEFAULT '\', DROP b'").dropped == []
+
+
+@pytest.mark.row("Q3")
+@pytest.mark.parametrize(
+    ("text", "does"),
+    [
+        ("GRANT ALL ON *.* TO x", Does.NOTHING),
+        ("CREATE TEMPORARY TABLE t (a INT)", Does.NOTHING),
+        ("DROP /*!40005 TEMPORARY */ TABLE IF EXISTS t", Does.NOTHING),
+        ("CREATE DEFINER=`a`@`%` TRIGGER t BEFORE INSERT ON x FOR EACH ROW SET @a = 1", Does.NOTHING),
+        ("CREATE DEFINER = CURRENT_USER() PROCEDURE p() SELECT 1", Does.ROUTINE),
+        ("CREATE ALGORITHM = MERGE DEFINER=`view`@`table` SQL SECURITY DEFINER VIEW v AS SELECT 1", Does.CHANGES),
+        ("/*!50003 CREATE */ /*!50017 DEFINER=`r`@`h` */ /*!50003 TRIGGER t AFTER UPDATE ON x FOR EACH ROW BEGIN END */",
+         Does.NOTHING),
+        ("CREATE USER table@view", Does.NOTHING),
+        ("CREATE SPATIAL INDEX i ON t (a)", Does.CHANGES),
+        ("CREATE SPATIAL REFERENCE SYSTEM 1 NAME 'x'", Does.NOTHING),
+        ("-- a\n# b\n  create unique index i on t (a)", Does.CHANGES),
+    ],
+)  # fmt: skip
+def test_what_the_shadow_has_to_run(text: str, does: Does) -> None:
+    assert of(text).does is does
+
+
+@pytest.mark.parametrize("text", ["FROBNICATE TABLE t", "ALTER", "RENAME TABLE a", "SET STATEMENT x = 1", "CREATE"])
+def test_what_is_not_known_is_refused_by_name(text: str) -> None:
+    with pytest.raises(CaptureRefused, match="none that is known"):
+        of(text)
+    with pytest.raises(CaptureRefused, match="in no database"):
+        meaning("TRUNCATE t", "")
