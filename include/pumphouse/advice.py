@@ -1,8 +1,8 @@
-"""What an error advises: a small closed family of values, and how the command line says each.
+"""What an error advises where not everybody says it alike: a command, a rule of the settings, a server's section.
 
-A hint is text with such values in it. Who shows an error words them: the command line here, and so do logs and whoever
-uses the library; Airflow in `binlog_airflow.advice`, which names its DAGs and connections. So a command that does not
-exist, or an option that it does not have, cannot be advised (tests/architecture/test_advice.py).
+A hint is text with such values in it. The command line, logs and who uses the library word them as it is done here;
+Airflow names its DAGs and connections (`binlog_airflow.advice`). A command that the command line alone has is text,
+in backticks. Click takes each of both (tests/architecture/test_advice.py).
 """
 
 from __future__ import annotations
@@ -10,161 +10,69 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from enum import Enum
-from typing import Any, assert_never, get_args
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 # What somebody fills in.
 ANY = "…"
-# The section of the settings with the target of loads.
-TARGET = "target"
-
-
-class Do(Enum):
-    """Commands that take nothing."""
-
-    BEGIN_ARCHIVE = "archive init"
-    SNAPSHOT = "snapshot"
-    FOLD = "archive base"
-    LIST_BASES = "archive ls"
-    FIND = "archive find"
-    VERIFY = "archive verify"
-    VERIFY_NAMES = "archive verify --quick"
-    SHOW_EXPIRY = "archive expire --dry-run"
-    PROVE = "archive prove"
-    SHOW_DDLS = "schema show --history"
-    REBUILD_SCHEMA = "schema rebuild"
-    START_PUMP = "pump run"
-    LIST_PUMPS = "pumps"
-    LIST_DRAINERS = "drainers"
-    LIST_CONSUMERS = "consumer list"
-    COMPARE = "diff"
+# The target of the run that failed, whatever its name is: `for_target` names it.
+THIS = ""
+# Sections of the settings. Any other name is one of [targets.NAME].
+TARGET, RESTORE_TARGET, SOURCE = "target", "restore_target", "source"
+_AIMS = ("--target", "--into")
 
 
 @dataclass(frozen=True, slots=True)
-class Dump:
-    """Dump the source; of it ``tables``, where any are named."""
+class Command:
+    """A call of ``pumphouse``: its words, and options with their values (None: a flag)."""
 
-    tables: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ImportSchema:
-    """Write what the DDL history lacks; ``drop``: an object that goes."""
-
-    drop: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ShowSchema:
-    """List the tables of a moment; '' = the newest."""
-
-    at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Load; ``table``: make that one anew; ``equal_at``: the moment at which the target is the source."""
-
-    table: str = ""
-    equal_at: str = ""
-    target: str = TARGET
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Restore everything, or ``table``; ``into``: a target, '' = the restore target."""
-
-    to: str = ANY
-    into: str = ""
-    table: str = ""
-    objects: str = ""
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CompareTable:
-    """Compare the database of ``table`` on the two servers."""
-
-    table: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeclareLost:
-    """Give up what a Pump no longer has."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Accept:
-    """Take a commit as a Pump has it."""
-
-    node: str
-    start_ts: int
-    commit_ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """Say what became of a transaction; ``rolled_back``, where nothing else can be."""
-
-    start_ts: str
-    rolled_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ShowPump:
-    """Ask a Pump itself."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unregister:
-    """Take a consumer out of the cluster."""
-
-    node: str = ANY
+    words: str
+    options: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of loads of a target, or of dumps where ``do`` is ''."""
+    """A rule of the loads of a target, or of dumps where ``do`` is ''."""
 
     do: str
     table: str = ""
     database: str = ""
     to: str = ""
     ddl: int = 0
-    target: str = TARGET
+    target: str = THIS
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The section of the settings that names a server. Airflow has a connection for it."""
+    """The section of the settings that names a server; Airflow has a connection for it."""
 
-    name: str = TARGET
+    name: str = THIS
 
 
-Advice = (
-    Do
-    | Dump
-    | ImportSchema
-    | ShowSchema
-    | Load
-    | Restore
-    | CompareTable
-    | DeclareLost
-    | Accept
-    | Settle
-    | ShowPump
-    | Unregister
-    | Rule
-    | Section
-)
-Part = str | Advice
+Part = str | Command | Rule | Section
 Hint = tuple[Part, ...]
-_KINDS = {kind.__name__: kind for kind in get_args(Advice)}
+SNAPSHOT = Command("snapshot")
+REBUILD_SCHEMA = Command("schema rebuild")
+
+
+def dump(*tables: str) -> Command:
+    """Dump the source, or ``tables`` of it."""
+    return Command("archive dump", tuple(("--table", table) for table in tables))
+
+
+def load(**options: str) -> Command:
+    """Load this run's target; ``resync``: make that table anew."""
+    return Command("load", (("--target", THIS), *_options(options)))
+
+
+def restore(to: str = ANY, *, dry_run: bool = False, **options: str) -> Command:
+    """Restore all, or a ``table``; without ``into``, the restore target."""
+    return Command("restore", (*_options(options), ("--to", to), *((("--dry-run", None),) if dry_run else ())))
+
+
+def compare(database: str) -> Command:
+    """Compare a database on two servers."""
+    return Command("diff", (("--schema", database),))
 
 
 def hint_of(hint: Part | Hint) -> Hint:
@@ -188,65 +96,35 @@ def joined(*hints: Part | Hint) -> Hint:
 
 
 def for_target(part: Part, name: str) -> Part:
-    """A part of a hint, of the target of that name."""
-    if name == TARGET:
-        return part
-    match part:
-        case Load() | Rule():
-            return replace(part, target=name) if part.target == TARGET else part
-        case Restore(into="target"):
-            return replace(part, into=name)
-        case Section(name="target"):
-            return Section(f"targets.{name}")
+    """A part of a hint; what it says of the run's target is of the one of that name, or of that section."""
+    alone = name in (RESTORE_TARGET, SOURCE)  # nothing loads it
+    if isinstance(part, Section) and part.name == THIS:
+        return Section(name if alone or name == TARGET else f"targets.{name}")
+    if isinstance(part, Rule) and part.do and part.target == THIS and not alone:
+        return replace(part, target=name)
+    if isinstance(part, Command) and not (alone and part.words == "load"):
+        return _with(part, lambda option, value: name if option in _AIMS and value == THIS else value)
     return part
 
 
 def of_table(part: Part, name: str, called: str) -> Part:
     """A part of a hint that is about the table ``name``, of what that is ``called`` elsewhere."""
-    if isinstance(part, Load | Rule | Restore | CompareTable) and part.table == name:
+    if isinstance(part, Rule) and part.table == name:
         return replace(part, table=called)
+    if isinstance(part, Command):
+        now = {"--table": (name, called), "--resync": (name, called)}
+        now["--schema"] = (name.partition(".")[0], called.partition(".")[0])
+        return _with(part, lambda option, value: now[option][1] if now.get(option, ("",))[0] == value else value)
     return part
 
 
-def command_line(part: Part) -> str:  # noqa: C901, PLR0911, PLR0912 - a case for each kind
+def command_line(part: Part) -> str:
     """How the command line says it: a command in backticks, lines of the settings file, or the name of a section."""
-    match part:
-        case str():
-            return part
-        case Do():
-            return f"`pumphouse {part.value}`"
-        case Dump():
-            return _call("archive dump", *(("--table", name) for name in part.tables))
-        case ImportSchema():
-            return _call("schema import", ("--drop", part.drop))
-        case ShowSchema():
-            return _call("schema show", ("--at", part.at))
-        case Load():
-            aim = "" if part.target == TARGET else part.target
-            return _call("load", ("--target", aim), ("--resync", part.table), ("--equal-at", part.equal_at))
-        case Restore():
-            options = (("--into", part.into), ("--to", part.to), ("--table", part.table), ("--objects", part.objects))
-            return _call("restore", *options, flag="--dry-run" if part.dry_run else "")
-        case CompareTable():
-            return _call("diff", ("--schema", part.table.partition(".")[0]))
-        case DeclareLost():
-            return _call("archive declare-lost", ("", part.node), ("--reason", ANY))
-        case Accept():
-            where = (part.node, str(part.start_ts), str(part.commit_ts))
-            return _call("archive accept", *(("", each) for each in where), ("--reason", ANY))
-        case Settle():
-            flag = "--rolled-back" if part.rolled_back else ""
-            return _call("pump settle", ("", part.start_ts), ("--reason", ANY), flag=flag)
-        case ShowPump():
-            return _call("pump status", ("", part.node))
-        case Unregister():
-            return _call("consumer unregister", ("", part.node))
-        case Rule():
-            return _rule(part)
-        case Section():
-            return f"[{part.name}]"
-        case _:
-            assert_never(part)
+    if isinstance(part, Section):
+        return f"[{part.name or TARGET}]"
+    if isinstance(part, Rule):
+        return _rule(part)
+    return part if isinstance(part, str) else f"`{' '.join(['pumphouse', part.words, *_said(part)])}`"
 
 
 def worded(hint: Hint, door: Callable[[Part], str] = command_line) -> str:
@@ -255,35 +133,54 @@ def worded(hint: Hint, door: Callable[[Part], str] = command_line) -> str:
 
 
 def to_json(hint: Hint) -> list[Any]:
-    """A hint on its way to another process."""
-    return [part if isinstance(part, str) else {"kind": type(part).__name__, **_fields(part)} for part in hint]
+    """A hint on its way to another process; with each part its text, for one that does not know the part."""
+    return [
+        part if isinstance(part, str) else [type(part).__name__, command_line(part), *astuple(part)] for part in hint
+    ]
 
 
 def of_json(found: list[Any]) -> Hint:
     """The hint again."""
-    return tuple(each if isinstance(each, str) else _made(**each) for each in found)
+    return tuple(map(_part, found))
 
 
-def _fields(part: Advice) -> dict[str, Any]:
-    return {"value": part.value} if isinstance(part, Do) else asdict(part)
+def _part(found: Any) -> Part:
+    match found:
+        case ["Command", _, words, options]:
+            return Command(words, tuple((name, value) for name, value in options))
+        case ["Rule", _, do, table, database, to, ddl, target]:
+            return Rule(do, table, database, to, ddl, target)
+        case ["Section", _, name]:
+            return Section(name)
+        case [_, text, *_]:
+            return str(text)
+    return str(found)
 
 
-def _made(kind: str, **fields: Any) -> Advice:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    made: Advice = _KINDS[kind](**values)
-    return made
+def _with(command: Command, change: Callable[[str, str | None], str | None]) -> Command:
+    return replace(command, options=tuple((option, change(option, value)) for option, value in command.options))
 
 
-def _call(command: str, *options: tuple[str, str], flag: str = "") -> str:
-    """A call in backticks; an option without a value is left out."""
-    given = [f"{name} {value if value == ANY else shlex.quote(value)}".strip() for name, value in options if value]
-    return f"`{' '.join(filter(None, ('pumphouse', command, *given, flag)))}`"
+def _options(of: dict[str, str]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((f"--{name.replace('_', '-')}", value) for name, value in of.items())
+
+
+def _said(command: Command) -> list[str]:
+    """Options and values of a call; what the command aims at by itself is left out."""
+    said = []
+    for name, value in command.options:
+        if name == "--target" and value in (THIS, TARGET):
+            continue
+        said.append(name)
+        if value is not None:
+            said.append(value if value == ANY else shlex.quote(value or TARGET))
+    return said
 
 
 def _rule(rule: Rule) -> str:
     """A rule as lines of a settings file that has none yet, or of its list."""
-    rules = "dump.without" if not rule.do else "load.rules" if rule.target == TARGET else f"targets.{rule.target}.rules"
+    loads = "load.rules" if rule.target in (THIS, TARGET) else f"targets.{rule.target}.rules"
     said = {"do": rule.do, "ddl": rule.ddl, "database": rule.database, "table": rule.table, "to": rule.to}
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in said.items() if value]
     where = "add to pumphouse.toml, or to its list of rules:"
-    return "\n".join([where, "", f"[[{rules}]]", *lines, 'why = "…"', "", ""])
+    return "\n".join([where, "", f"[[{loads if rule.do else 'dump.without'}]]", *lines, 'why = "…"', "", ""])

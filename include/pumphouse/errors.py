@@ -32,14 +32,14 @@ What to do next is text and `pumphouse.advice`: whoever shows the error words th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Self
 
 from pumphouse.advice import Hint, Part, command_line, for_target, hint_of, joined, worded
 
 
 class BinlogError(Exception):
-    """Base of the tree. ``BinlogError("what and where", hint=("take one: ", Dump()), fact=value)``."""
+    """Base of the tree. ``BinlogError("what and where", hint=("take one: ", advice.dump()), fact=value)``."""
 
     retryable: ClassVar[bool] = False
 
@@ -81,13 +81,18 @@ def _rebuild(cls: type[BinlogError], message: str, hint: Hint, facts: dict[str, 
 
 
 @contextmanager
-def naming(target: str) -> Iterator[None]:
-    """What an error of the block advises is for this target of loads, where the library knows of one."""
+def advising(change: Callable[[Part], Part]) -> Iterator[None]:
+    """Each part of what an error of the block advises is changed so."""
     try:
         yield
     except BinlogError as error:
-        error.advice = tuple(for_target(part, target) for part in error.advice)
+        error.advice = tuple(map(change, error.advice))
         raise
+
+
+def naming(target: str) -> AbstractContextManager[None]:
+    """What an error of the block advises is for this target, or section; the library knows of one, the run's."""
+    return advising(lambda part: for_target(part, target))
 
 
 class ConfigError(BinlogError):

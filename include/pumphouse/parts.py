@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive, clusters_at
 from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.moments import moment_before
@@ -86,11 +85,8 @@ class Parts:
             raise ConfigError(
                 f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "
                 f"{Archive.told(settings, others)}",
-                hint=(
-                    "is cluster.url right? Without it, the archive is read whatever its cluster is; ",
-                    Do.BEGIN_ARCHIVE,
-                    " begins one",
-                ),
+                hint="is cluster.url right? Without it, the archive is read whatever its cluster is; "
+                "`pumphouse archive init` begins one",
                 missing=True,
             )
         return archive

@@ -817,12 +817,6 @@ class Settings(Section):
             others["target"] = self.with_rules
         return self.model_copy(update={"target": TargetSettings.model_validate(said), "targets": others, "load": load})
 
-    def waiting(self, seconds: float) -> Self:
-        """These, for a snapshot that waits so long for a Pump or a DDL job and no longer."""
-        return self.model_copy(
-            update={"archive": self.archive.model_copy(update={"pull_timeout_s": seconds, "ddl_wait_s": seconds})}
-        )
-
     @property
     def target_sections(self) -> dict[str, TargetSettings]:
         """Section -> server, of those that name one: whatever loads and restores write to."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from binlog_airflow.advice import SOURCE, in_airflow
+from binlog_airflow.advice import SOURCE, in_airflow, naming
 from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.settings import DOWNSTREAM
 
@@ -173,7 +173,7 @@ class DownstreamHook(_SettingsHook):
         from pumphouse.loader.target import TargetConnection, address
 
         target = settings_from(archive=None, cluster=None, downstream=self.conn_id).target
-        with TargetConnection.open(target):
+        with naming(self.conn_id), TargetConnection.open(target):
             return f"{address(target)} answers"
 
 

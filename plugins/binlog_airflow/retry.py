@@ -69,9 +69,8 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
         if exception.retryable:
-            return RetryDecision.retry(
-                delay=timedelta(seconds=min(5 * 2**try_number, 300)), reason=exception.said(in_airflow)
-            )
+            delay = timedelta(seconds=min(5 * 2**try_number, 300))
+            return RetryDecision.retry(delay=delay, reason=exception.said(in_airflow))
         return RetryDecision.fail(reason=exception.said(in_airflow))
 
 

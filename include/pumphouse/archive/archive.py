@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from pumphouse.advice import Do, Dump, saying
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
@@ -131,10 +131,8 @@ class Archive:
                 rules = "".join(f"; {each}" for each in self.store.losing(layout.GENESIS))
                 raise ConfigError(
                     f"there is no archive of cluster {self.cluster_id} at {self.url}{rules}",
-                    hint=saying(
-                        "is archive.root right? {} begins an archive, and puts a genesis.json that is lost back",
-                        Do.BEGIN_ARCHIVE,
-                    ),
+                    hint="is archive.root right? `pumphouse archive init` begins an archive, and puts a genesis.json "
+                    "that is lost back",
                     missing=True,
                 ) from error
             genesis = Genesis.from_json(layout.GENESIS, data)
@@ -240,7 +238,7 @@ class Archive:
             raise ConfigError(
                 f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(after)} to {show(upto)}"
                 f"{kept.aside(after)}",
-                hint=Do.LIST_BASES,
+                hint="pumphouse archive ls",
                 have_from=kept.start,
                 have_to=end,
             )
@@ -344,7 +342,7 @@ class Archive:
             UnsafeStore: the store honours no conditional puts.
         """
         what = "dump" if base.folded is None else "fold"
-        again = ("begin anew: ", Dump() if base.folded is None else Do.FOLD)
+        again = "begin anew: pumphouse archive " + ("dump" if base.folded is None else "base")
         try:
             self.store.size(begun)
         except ObjectNotFound as error:
@@ -499,7 +497,7 @@ class Archive:
     def _tell_gone(self, error: BinlogError, key: str) -> None:
         why, hint = why_gone(self.store, key)
         error.message += f"; {why}" if why else ""
-        error.hint = error.hint or hint
+        error.advice = error.advice or advice.hint_of(hint)
 
     def _before_range(self, head: Head) -> bool:
         """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""

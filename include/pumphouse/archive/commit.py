@@ -31,7 +31,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
 from pumphouse.schema.history import JobSource
-from pumphouse.sections import SnapshotSections
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ def commit_window(
     plan: WindowPlan,
     reports: Sequence[PullReport],
     history: JobSource | None,
-    settings: SnapshotSections,
+    settings: Settings,
     *,
     waiting: Callable[[str], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
@@ -162,12 +162,7 @@ def _records(archive: Archive, found: Sequence[PullReport], start: Tso, end: Tso
 
 
 def _trimmed(
-    archive: Archive,
-    plan: WindowPlan,
-    reports: Sequence[PullReport],
-    end: Tso,
-    attempt: str,
-    settings: SnapshotSections,
+    archive: Archive, plan: WindowPlan, reports: Sequence[PullReport], end: Tso, attempt: str, settings: Settings
 ) -> list[SegmentEntry]:
     """Segments of the window; those that reach above its end are written again without what lies there."""
     kept: list[SegmentEntry] = []
@@ -216,7 +211,7 @@ def _last_binlog(report: PullReport, end: Tso) -> LastBinlog | None:
     return below[-1] if below else report.last
 
 
-def _tell(archive: Archive, cluster: Cluster, settings: SnapshotSections, accepted: Sequence[AcceptedCommit]) -> None:
+def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequence[AcceptedCommit]) -> None:
     """Let the Pumps know, so that these commits no longer hold their GC; the next window tries again if this fails.
 
     That the manifest lists them is recorded first: what a Pump shows as accepted counts only with such a record.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pumphouse.advice import Do, Unregister, saying
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.document import sha256
@@ -116,7 +116,7 @@ class Registered:
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise CorruptionError(
                 f"the registration of the consumer {status.node_id} is damaged: {_FIELD}: {error!r}",
-                hint=(Unregister(status.node_id), ", then ", Do.SNAPSHOT, " registers it again"),
+                hint=(f"`pumphouse consumer unregister {status.node_id}`, then ", advice.SNAPSHOT),
                 path=status.node_id,
                 reason=_FIELD,
             ) from error
@@ -240,11 +240,9 @@ def another(archive: Archive, found: Registered) -> ConfigError:
         f"the archive {archive.archive_id!r} that the cluster knows {at} (it has everything up to "
         f"{show(found.checkpoint)}{digest}); the settings name {archive.url}, which is not that archive. If its "
         "checkpoint moved, the Pumps would free what the known archive does not have",
-        hint=saying(
-            "1. is it a slip: set archive.root to the known one. 2. for a second archive beside it: set "
-            "archive.archive_id to a name of its own. 3. to give the known archive up for good: {}",
-            Unregister(node_id),
-        ),
+        hint=f"1. is it a slip: set archive.root to the known one. 2. for a second archive beside it: set "
+        f"archive.archive_id to a name of its own. 3. to give the known archive up for good: pumphouse consumer "
+        f"unregister {node_id}",
         registered=found.root,
         url=archive.url,
     )
@@ -295,7 +293,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
     if head is None and have is None and last is not None:
         raise BadManifest(
             f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",
-            hint=("put it back; or, if no window is missing, ", Do.BEGIN_ARCHIVE, ", then ", Do.SNAPSHOT),
+            hint=("put it back; or, if no window is missing, `pumphouse archive init`, then ", advice.SNAPSHOT),
             path=layout.HEAD,
             offset=0,
             reason="missing",
@@ -304,7 +302,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
     if have is not None and have > end:
         raise BadManifest(
             f"the Pumps know the archive up to {show(have)}, it ends at {show(end)}: its newest windows are missing",
-            hint=("put them back; ", Do.VERIFY, " says what is there"),
+            hint="put them back; pumphouse archive verify says what is there",
             path=archive.url,
             offset=0,
             reason="checkpoint",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pumphouse.advice import DeclareLost, Hint, Part, saying
 from pumphouse.archive.manifest import Declaration, PumpEntry
 from pumphouse.archive.window import Action, PullReport
 from pumphouse.model.node import NodeStatus, Replaced
@@ -30,7 +29,7 @@ class Verdict:
     node_id: str
     action: Action
     why: str = ""
-    hint: Part | Hint = ""
+    hint: str = ""
     declared: Declaration | None = None
     needed: bool = False
 
@@ -168,14 +167,15 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))
     fresh = replaced_since(replaced_by(now), before)
     why = _why_another(now, before, fresh, declared)
-    hint = saying(
+    hint = (
         "is it on the wrong data directory: stop it, keep that directory, start it on the old one. Is the old one "
-        "gone, was damage accepted, or did both take writes: {}",
-        DeclareLost(node_id),
+        f"gone, was damage accepted, or did both take writes: pumphouse archive declare-lost {node_id} --reason …"
     )
     if not why:
         why = _why_back_too_late(now, before, declared, start)
-        hint = ("that can only be given up: ", DeclareLost(node_id), "; then it is pulled again")
+        hint = (
+            f"that can only be given up: pumphouse archive declare-lost {node_id} --reason …; then it is pulled again"
+        )
     if not why:
         return Verdict(node_id=node_id, action=Action.PULL, declared=hole)
     if hole is not None:
@@ -311,5 +311,5 @@ def _why_gone(now: NodeStatus | None, before: PumpEntry | None) -> str:
     return "it is offline and was not drained: was the state forced?"
 
 
-def _way_out(node_id: str) -> Hint:
-    return "start it again, or: ", DeclareLost(node_id)
+def _way_out(node_id: str) -> str:
+    return f"start it again, or: pumphouse archive declare-lost {node_id} --reason …"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import parse_binlog
@@ -169,7 +168,7 @@ def accept(
         )
     status = cluster.node(NodeKind.PUMP, node_id)
     if status is None:
-        raise UsageError(f"no Pump {node_id!r} is registered", hint=Do.LIST_PUMPS, node_id=node_id)
+        raise UsageError(f"no Pump {node_id!r} is registered", hint="pumphouse pumps", node_id=node_id)
     puller = open_puller(status, archive.cluster_id, tls, proof)
     try:
         commits = kept_out(puller.status())

@@ -12,16 +12,16 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pumphouse.advice import Do, Hint, Part, joined
+from pumphouse.advice import Hint, Part
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
 
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
-LISTS_ALL: Hint = (Do.VERIFY, " lists everything that is wrong")
+LISTS_ALL = "pumphouse archive verify lists everything that is wrong"
 _WITHOUT_DIGEST = 1
-PUT_BACK = joined("put it back from a copy of the archive", LISTS_ALL)
+_PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
 _LOOKS_SEALED = re.compile(rb',\n  "sha256": "[0-9a-f]{64}"\n}\n')
 
 
@@ -38,7 +38,7 @@ def dump(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def parse(
-    key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: Part | Hint = PUT_BACK
+    key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: Part | Hint = _PUT_BACK
 ) -> T:
     """Read one document; BadManifest names the object, what is wrong with it and the ``remedy``."""
     body, end = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import Accept, command_line
 from pumphouse.archive.content import content_digest
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, Duplicate, SegmentEntry
@@ -77,7 +76,7 @@ def _differs(owners: Sequence[str], start: int, commit: int) -> dict[str, Any]:
         owners[0],
         f"the transaction that began at {show(start)} and was committed at {show(commit)} has different contents on "
         f"{' and '.join(owners)}: find out which of these Pumps holds what is not the cluster's data; the one that is "
-        f"right is taken with {command_line(Accept('NODE', start, commit))}",
+        f"right is taken with pumphouse archive accept NODE {start} {commit} --reason …",
         Tso(start),
         commit_ts=commit,
     )

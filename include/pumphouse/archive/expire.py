@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseBegun
@@ -41,7 +40,7 @@ from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectInfo
-from pumphouse.sections import ExpirySections
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
@@ -103,7 +102,7 @@ class ExpireReport:
 
 def expire(
     archive: Archive,
-    settings: ExpirySections,
+    settings: Settings,
     policy: Policy,
     holds: Sequence[Hold],
     *,
@@ -157,7 +156,7 @@ def expire(
 
 
 def delete_orphans(
-    archive: Archive, settings: ExpirySections, *, tick: Tick = lambda _done, _total: None
+    archive: Archive, settings: Settings, *, tick: Tick = lambda _done, _total: None
 ) -> tuple[Waste, ...]:
     """Delete what no document names and no task that runs can name any more; nothing else, and the range stays.
 
@@ -200,7 +199,7 @@ def _moved(
     if shown is not None and not _within(expiry, shown):
         raise _MoreThanShown(
             "more would expire by now than was shown: a dump or a target went on meanwhile; nothing was deleted",
-            hint=("look again: ", Do.SHOW_EXPIRY),
+            hint="look again: pumphouse archive expire --dry-run",
         )
     require_whole(run.archive.store, run.listed, _kept_after(run, expiry).named(run.archive))
     if not dry_run:
@@ -218,7 +217,7 @@ def _within(expiry: Expiry, shown: ExpireReport) -> bool:
 class _Run:
     """One look: what is listed, then what is kept; BadManifest where the dump is lost that the range begins from."""
 
-    def __init__(self, archive: Archive, settings: ExpirySections) -> None:
+    def __init__(self, archive: Archive, settings: Settings) -> None:
         self.archive = archive
         self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
         self._live_s = max(self._grace_s, self._resume_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from pumphouse.advice import Do, Hint, Part
 from pumphouse.archive.document import parse
 from pumphouse.archive.layout import BASE, RANGE, WINDOWS, base_low, folder_start, window_start
 from pumphouse.errors import BinlogError
@@ -26,7 +25,7 @@ def told(restorable: Tso, start: Tso, who: str, at_ms: int) -> str:
     )
 
 
-def why_gone(store: ObjectStore, key: str) -> tuple[str, Part | Hint]:
+def why_gone(store: ObjectStore, key: str) -> tuple[str, str]:
     """(why, what to do) of an object that is missing; each may be ''."""
     rules = store.losing(key)
     doers = "; ".join(rules) or "a hand or a rule of the store did"
@@ -41,9 +40,9 @@ def why_gone(store: ObjectStore, key: str) -> tuple[str, Part | Hint]:
     if expired and (window is not None and window < start):
         return f"it expired meanwhile: {expired}", "run again: the archive is read anew"
     if expired and key.startswith(BASE) and base_low(key) < begun:
-        return f"it is of a dump that expired: {expired}", ("run again; ", Do.VERIFY, " says what is missing")
+        return f"it is of a dump that expired: {expired}", "run again; `pumphouse archive verify` says what is missing"
     kept = f"{newest} keeps what begins at {show(start)} or later, and `archive expire` deletes none of it: {doers}"
-    return kept, KEEP if rules else ("put it back from a copy of the archive; ", Do.VERIFY)
+    return kept, KEEP if rules else "put it back from a copy of the archive; pumphouse archive verify"
 
 
 def _read(value: dict[str, Any]) -> tuple[str, Tso, Tso]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pumphouse.advice import Do, Hint
-from pumphouse.archive.document import PUT_BACK, dump, parse
+from pumphouse import advice
+from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import GENESIS, HEAD, window_start
 from pumphouse.archive.manifest import Manifest
@@ -18,7 +18,8 @@ from pumphouse.errors import BadManifest, CorruptionError
 from pumphouse.model import strict
 
 KIND = "head"
-_WRITTEN_AGAIN: Hint = (Do.SNAPSHOT, " writes it again")
+_WRITTEN_AGAIN = (advice.SNAPSHOT, " writes it again")
+_PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +64,12 @@ class Head:
         if found is None:
             raise BadManifest(
                 f"{self.manifest} is named by HEAD and is not there: the archive's end was cut off",
-                hint=PUT_BACK, path=self.manifest, offset=0, reason="missing",
+                hint=_PUT_BACK, path=self.manifest, offset=0, reason="missing",
             )  # fmt: skip
         if self.manifest_sha256 != found.sha256:
             raise BadManifest(
                 f"{self.manifest} has the digest {found.sha256}, HEAD says {self.manifest_sha256}",
-                hint=PUT_BACK, path=self.manifest, offset=0, reason="sha256",
+                hint=_PUT_BACK, path=self.manifest, offset=0, reason="sha256",
             )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pumphouse.advice import Accept, command_line, saying
 from pumphouse.archive.content import parse_binlog
 from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.archive.holders import DDL_HISTORY, holder
@@ -91,15 +90,12 @@ def with_jobs(
         job = None
         if needs_job(binlog):
             while (job := None if history is None else history.job(binlog.job_id)) is None and named is None:
-                accept = Accept(node_id, binlog.start_ts, binlog.commit_ts)
+                accept = f"pumphouse archive accept {node_id} {binlog.start_ts} {binlog.commit_ts} --reason …"
                 if history is None:
                     raise ConfigError(
                         f"the window has DDL job {binlog.job_id}, and there is no job history to ask",
-                        hint=saying(
-                            "set schema.history to the status API of a TiDB server or to the source's table; if no "
-                            "history will ever have this job: {}",
-                            accept,
-                        ),
+                        hint="set schema.history to the status API of a TiDB server or to the source's table; if no "
+                        f"history will ever have this job: {accept}",
                         job_id=binlog.job_id,
                     )
                 age_s = max(clock.now() - physical_ms(binlog.commit_ts) / 1000, 0.0)
@@ -110,12 +106,9 @@ def with_jobs(
                 if clock.monotonic() >= deadline:
                     raise WindowHeld(
                         f"the window waits: {why}",
-                        hint=saying(
-                            "is schema.history the history of this cluster? If it will never have this job, as for a "
-                            "binlog that no TiDB wrote: {}",
-                            accept,
-                        ),
-                        holders=[holder(DDL_HISTORY, f"{why}; without it: {command_line(accept)}", binlog.start_ts)],
+                        hint="is schema.history the history of this cluster? If it will never have this job, as for a "
+                        f"binlog that no TiDB wrote: {accept}",
+                        holders=[holder(DDL_HISTORY, f"{why}; it goes without it with {accept}", binlog.start_ts)],
                         job_id=binlog.job_id,
                     )
                 clock.sleep(poll_s)

@@ -34,7 +34,7 @@ from pumphouse.objectstore.probe import probe_conditional_puts, refuse_losing
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
 from pumphouse.schema.history import JobSource, TidbStatusSource
-from pumphouse.sections import SnapshotSections
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ def init_archive(
     history: JobSource | None,
     *,
     dump: DumpSource | None = None,
-    settings: SnapshotSections,
+    settings: Settings | None = None,
     progress: Show = lambda _what, _rows: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Genesis:
@@ -88,6 +88,7 @@ def init_archive(
             knows another archive under this id.
         WindowHeld: a DDL before genesis is not in the history.
     """
+    settings = settings or Settings()
     if not archive.begun():
         known = consumer.registered(cluster, archive.archive_id)
         if known is None or not (known.genesis_sha256 or known.checkpoint):
@@ -118,7 +119,7 @@ def _begin(
     cluster: Cluster,
     history: JobSource | None,
     dump: DumpSource | None,
-    settings: SnapshotSections,
+    settings: Settings,
     progress: Show,
     clock: Clock,
 ) -> consumer.Registered:
@@ -156,7 +157,7 @@ def _genesis(
     cluster: Cluster,
     history: JobSource,
     dump: DumpSource | None,
-    settings: SnapshotSections,
+    settings: Settings,
     pumps: list[NodeStatus],
     attempt: str,
     progress: Show,
@@ -212,7 +213,7 @@ def _jobs_before(
     history: JobSource,
     ts: Tso,
     pumps: list[NodeStatus],
-    settings: SnapshotSections,
+    settings: Settings,
     progress: Show,
     clock: Clock,
 ) -> list[Job]:
@@ -241,9 +242,7 @@ def _jobs_before(
     return sorted(jobs, key=lambda job: (job.schema_version, job.id))
 
 
-def _recent_ddls(
-    archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: SnapshotSections, progress: Show
-) -> list[int]:
+def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: Settings, progress: Show) -> list[int]:
     """Ids of the jobs whose binlogs were committed shortly before genesis, as far as running Pumps tell."""
     found: set[int] = set()
     since = compose(max(physical_ms(ts) - _LOOKBACK_MS, 0))
@@ -289,7 +288,7 @@ def _job_ids(batch: pa.RecordBatch, upto: Tso) -> Iterator[int]:
 
 
 def _dump(
-    archive: Archive, dump: DumpSource, ts: Tso, version: int, attempt: str, settings: SnapshotSections, progress: Show
+    archive: Archive, dump: DumpSource, ts: Tso, version: int, attempt: str, settings: Settings, progress: Show
 ) -> Iterator[BaseTable]:
     """Every table's rows as Binlogs of inserts, committed at genesis, in ordinary segments."""
     for db, table in dump.tables():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import default_who
 from pumphouse.archive.range import Mark, Range, put_range, with_mark, without_mark
@@ -29,7 +28,7 @@ def mark(archive: Archive, ts: Tso, reason: str, *, who: str = "") -> Mark:
         unmark(archive, ts)
         raise UsageError(
             f"{show(ts)} cannot be marked: no dump leads there",
-            hint=(Do.LIST_BASES, " says from when on moments can be restored"),
+            hint="`pumphouse archive ls` says from when on moments can be restored",
         )
     return made
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import is_final, read_jobs
 from pumphouse.archive.segment import read_columns
@@ -30,7 +29,7 @@ def before_ddl(archive: Archive, number: int) -> Tso:
                 return Tso(each.commit_ts - 1)
     raise UsageError(
         f"no window of the archive has a DDL job {number} that was carried out",
-        hint=(Do.SHOW_DDLS, " lists the jobs; those from before the archive have no moment in it"),
+        hint="`pumphouse schema show --history` lists the jobs; those from before the archive have no moment in it",
     )
 
 
@@ -53,5 +52,5 @@ def before_txn(archive: Archive, ts: int) -> Tso:
             return Tso(int(hits[0]) - 1)
     raise UsageError(
         f"the archive has no transaction whose start or commit ts is {show(ts)}",
-        hint=(f"a start ts is looked for in the {_OPEN_H} hours after it; ", Do.FIND, " lists transactions"),
+        hint=f"a start ts is looked for in the {_OPEN_H} hours after it; `pumphouse archive find` lists transactions",
     )

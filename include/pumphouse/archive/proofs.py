@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import structlog
 
-from pumphouse.advice import Do, Hint
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import PROOFS, proof_key
@@ -27,7 +26,7 @@ KIND = "proof"
 DRILL = "drill"
 MODULUS = 1 << 64
 _LATEST = 16
-_REMEDY: Hint = ("delete it, then prove again: ", Do.PROVE)
+_REMEDY = "delete it, then prove again: pumphouse archive prove"
 
 
 class Outcome(StrEnum):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import DeclareLost, Hint, Part, Settle
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import content_digest, parse_binlog
@@ -50,7 +49,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.proto.pumphouse_pb2 import StatusResponse
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
-from pumphouse.sections import SnapshotSections
+from pumphouse.settings import Settings
 
 _FIRST_BINLOG_S = 15.0
 _MAX_SAMPLES = 32
@@ -61,7 +60,7 @@ def pull_node(
     cluster: Cluster,
     plan: WindowPlan,
     node_id: str,
-    settings: SnapshotSections,
+    settings: Settings,
     progress: ProgressSink = silent,
     *,
     clock: Clock = SYSTEM_CLOCK,
@@ -77,9 +76,9 @@ def pull_node(
     return _PumpPull(archive, cluster, plan, pump, settings, progress, clock).run()
 
 
-def _way_out(blocked_by: Tso) -> Part | Hint:
+def _way_out(blocked_by: Tso) -> str:
     if blocked_by:
-        return "start the writer's resolver; last way out: ", Settle(str(int(blocked_by)), rolled_back=True)
+        return f"start the writer's resolver; last way out: pumphouse pump settle {blocked_by} --rolled-back --reason …"
     return "start that Pump if it is down, else try again; docs/operations.md, 'When a window is held'"
 
 
@@ -111,7 +110,7 @@ class _PumpPull:
         cluster: Cluster,
         plan: WindowPlan,
         pump: PlannedPump,
-        settings: SnapshotSections,
+        settings: Settings,
         progress: ProgressSink,
         clock: Clock,
     ) -> None:
@@ -408,9 +407,9 @@ class _PumpPull:
                 self._away(str(error))
             except PositionCollected as error:
                 if self._hole() is None or error.gc_point is None:
-                    error.advice = (
-                        "the Pump's GC went past the archive; what is missing can only be given up: ",
-                        DeclareLost(self._pump.node_id),
+                    error.hint = (
+                        "the Pump's GC went past the archive; what is missing can only be given up: "
+                        f"pumphouse archive declare-lost {self._pump.node_id} --reason …"
                     )
                     raise
                 self._hole_used = True
@@ -496,7 +495,7 @@ class _PumpPull:
         why = f"it no longer has the last binlog pulled from it ({show(last.commit_ts)})"
         raise WindowHeld(
             f"Go Pump {self._pump.node_id}: {why}; its data was lost or its GC went past the archive",
-            hint=DeclareLost(self._pump.node_id),
+            hint=f"pumphouse archive declare-lost {self._pump.node_id} --reason …",
             holders=[holder(self._pump.node_id, why)],
             node_id=self._pump.node_id,
         )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
@@ -244,11 +243,11 @@ def with_mark(found: Range, mark: Mark, end: Tso) -> Range:
     if not mark.reason.strip():
         raise UsageError("a moment is marked with a reason", hint="--reason 'before the migration of 2026-11-21'")
     if found.base is not None and mark.ts < found.base.ts:
-        raise UsageError(f"{show(mark.ts)} cannot be marked: {found.told()}", hint=Do.LIST_BASES)
+        raise UsageError(f"{show(mark.ts)} cannot be marked: {found.told()}", hint="pumphouse archive ls")
     if mark.ts > end:
         raise UsageError(
             f"{show(mark.ts)} cannot be marked: the archive ends at {show(end)}",
-            hint=(Do.SNAPSHOT, " extends it"),
+            hint="`pumphouse snapshot` extends it",
         )
     return found.next(who=mark.who, at_ms=mark.at_ms, marks=_by_moment([*_others(found, mark.ts), mark]))
 

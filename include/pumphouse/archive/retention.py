@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pumphouse.advice import Dump, command_line
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.range import OldestBase, Range
@@ -217,13 +216,13 @@ def _holding(view: ArchiveView, holds: Sequence[Hold], wished: int) -> list[Hold
 
 def _why_nothing(bases: Sequence[Base], policy: Policy, wished: int, now: Tso) -> str:
     if not bases:
-        return f"there is no dump, so every window is needed: {command_line(Dump())}"
+        return "there is no dump, so every window is needed: `pumphouse archive dump`"
     if not policy.wishes:
         return "no retention is set: retention.keep_bases (--keep-bases) or retention.keep_days (--keep-days)"
     if wished:
         return "it is held"
     if policy.bases is not None and len(bases) <= policy.bases:
-        return f"there are {len(bases)} dumps, and {policy.bases} are kept; {command_line(Dump())} takes the next"
+        return f"there are {len(bases)} dumps, and {policy.bases} are kept; `pumphouse archive dump` takes the next"
     age = (physical_ms(now) - physical_ms(bases[0].ts)) / _DAY_MS
     if policy.days is not None and age <= policy.days:
         return f"the oldest dump is {age:.1f} days old, and {policy.days:g} days are kept"

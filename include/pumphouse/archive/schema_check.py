@@ -6,7 +6,6 @@ import json
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
-from pumphouse.advice import worded
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
@@ -51,17 +50,17 @@ def schema_problems(
                     read_file(archive.store, key)
                 files.add(key)
             else:
-                yield key, f"{key} is no part of a stored schema: {worded(REMEDY)}"
+                yield key, f"{key} is no part of a stored schema: {REMEDY}"
         except BinlogError as error:
             yield key, str(error)
     for key, what in _links(genesis, kept, manifests, documents):
-        yield key, f"{what}: {worded(REMEDY)}"
+        yield key, f"{what}: {REMEDY}"
     named = {file.key for document in documents for part in document.parts for file in part.files}
     missing = named.difference(keys)
     if missing:  # A rebuild may have written files since the names were listed.
         missing = missing.difference(each.key for each in archive.store.list(FILES))
     # What is there and damaged was said.
-    yield from ((key, f"{key} is missing: {worded(REMEDY)}") for key in sorted(missing))
+    yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(missing))
     if deep and documents:
         yield from _content_problems(archive, manifests, documents, files)
 
@@ -80,7 +79,7 @@ def _content_problems(
         yield SCHEMA, f"the jobs of genesis and of the windows make no schema: {error}"
         return
     for key in _named_otherwise(timeline, documents):
-        yield key, f"its jobs are not those of genesis and of the windows: {worded(REMEDY)}"
+        yield key, f"its jobs are not those of genesis and of the windows: {REMEDY}"
     for part in dict.fromkeys(part for document in documents for part in document.parts):
         if all(file.key in files for file in part.files):
             yield from _filled_otherwise(archive, timeline, part)
@@ -128,11 +127,11 @@ def _filled_otherwise(archive: Archive, timeline: Timeline, part: Part) -> Itera
         rows = list(read_rows(archive.store, replace(part, files=(file,))))
         ends = (len(rows), rows[0].table_id, rows[-1].table_id) == (file.rows, file.first, file.last)
         if not ends or len(wanted) < at + len(rows) or not all(map(_same, rows, wanted[at : at + len(rows)])):
-            yield file.key, f"its jobs are not those of genesis and of the windows: {worded(REMEDY)}"
+            yield file.key, f"its jobs are not those of genesis and of the windows: {REMEDY}"
             return
         at += len(rows)
     if at != len(wanted):
-        yield SCHEMA, f"jobs of the schema versions {part.after} to {part.upto} lie in no file: {worded(REMEDY)}"
+        yield SCHEMA, f"jobs of the schema versions {part.after} to {part.upto} lie in no file: {REMEDY}"
 
 
 def _same(one: Row, two: Row) -> bool:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import Do
 from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups
 from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.schema_parts import COLUMNS, EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
@@ -431,7 +430,7 @@ def deal(
             yield from _given(held)
             size = 0
     if place is not None:
-        raise SchemaError("a DDL job was there and is not any more", hint=Do.VERIFY)
+        raise SchemaError("a DDL job was there and is not any more", hint="pumphouse archive verify")
     yield from _given(held)
 
 

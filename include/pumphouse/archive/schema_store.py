@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_groups
 from pumphouse.archive.genesis import Genesis
@@ -126,7 +125,7 @@ def fold_schema(archive: Archive, windows: Windows, at: Tso | None, upto: Tso | 
     if at is not None and at > end:
         raise BadManifest(
             f"{parts_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
-            hint=("put the newest windows back; ", Do.VERIFY, " says what is there"),
+            hint="put the newest windows back; pumphouse archive verify says what is there",
             path=parts_key(at),
             reason="end",
         )
@@ -349,6 +348,6 @@ def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, Windows, Tso]
     if upto is not None and not kept.start <= upto <= end:
         raise ConfigError(
             f"the archive covers {show(kept.start)} to {show(end)}, asked for {show(upto)}{kept.aside(upto)}",
-            hint=Do.LIST_BASES,
+            hint="pumphouse archive ls",
         )
     return at, windows, end if upto is None else upto

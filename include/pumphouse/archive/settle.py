@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pumphouse.advice import Accept, command_line
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
@@ -59,7 +58,7 @@ def settle_pending(
         holders.append(
             holder(
                 node_id,
-                f"{_what(each)}: {command_line(Accept(node_id, each.start_ts, each.commit_ts))}",
+                f"{_what(each)}: pumphouse archive accept {node_id} {each.start_ts} {each.commit_ts} --reason …",
                 each.start_ts,
                 commit_ts=int(each.commit_ts),
             )

@@ -11,13 +11,13 @@ import urllib.request
 
 from pumphouse.model import strict
 from pumphouse.schema.history import ssl_context
-from pumphouse.sections import SnapshotSections
+from pumphouse.settings import Settings
 
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 1 << 20
 
 
-def binlog_skipped(settings: SnapshotSections) -> bool | None:
+def binlog_skipped(settings: Settings) -> bool | None:
     """What ``/binlog/recover?op=status`` says; None where nobody can be asked or nobody answers."""
     url = settings.history.history
     if not url.startswith(("http://", "https://")):

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from pumphouse.advice import hint_of, joined, worded
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.commit import commit_window
@@ -35,7 +34,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource
-from pumphouse.sections import SnapshotSections
+from pumphouse.settings import Settings
 
 __all__ = ["commit_window", "plan_window", "pull_node", "run_snapshot"]
 
@@ -47,7 +46,7 @@ _AHEAD_POLL_S = 0.2
 
 
 def plan_window(
-    archive: Archive, cluster: Cluster, until: Tso, settings: SnapshotSections, *, clock: Clock = SYSTEM_CLOCK
+    archive: Archive, cluster: Cluster, until: Tso, settings: Settings, *, clock: Clock = SYSTEM_CLOCK
 ) -> WindowPlan | None:
     """The next window towards ``until``; None when the archive is there already.
 
@@ -72,12 +71,11 @@ def plan_window(
     declared = declarations(archive)
     before = genesis.pumps if last is None else last.pumps
     verdicts = judge_all(nodes, before, declared, start)
-    held = [each for each in verdicts if each.action is Action.HELD]
-    if held:
-        holders = [holder(each.node_id, each.why, hint=worded(hint_of(each.hint))) for each in held]
+    holders = [holder(each.node_id, each.why, hint=each.hint) for each in verdicts if each.action is Action.HELD]
+    if holders:
         raise WindowHeld(
             f"the window after {show(start)} is held: {named(holders)}",
-            hint=joined(*dict.fromkeys(each.hint for each in held)),
+            hint="; ".join(dict.fromkeys(str(each["hint"]) for each in holders)),
             holders=holders,
         )
     # A declared loss covers its own range and no more, also of a Pump that is pulled: it may go away while it is.
@@ -98,7 +96,7 @@ def run_snapshot(
     archive: Archive,
     cluster: Cluster,
     until: Tso,
-    settings: SnapshotSections,
+    settings: Settings,
     history: JobSource | None,
     progress: ProgressSink = silent,
     *,
@@ -126,12 +124,7 @@ def run_snapshot(
 
 
 def _pull_all(
-    archive: Archive,
-    cluster: Cluster,
-    plan: WindowPlan,
-    settings: SnapshotSections,
-    progress: ProgressSink,
-    clock: Clock,
+    archive: Archive, cluster: Cluster, plan: WindowPlan, settings: Settings, progress: ProgressSink, clock: Clock
 ) -> list[PullReport]:
     """Every Pump at once; of several that hold the window, all are named."""
     reports: list[PullReport] = []
@@ -150,7 +143,7 @@ def _pull_all(
     if len(held) > 1 and len(held) == len(failed):
         raise WindowHeld(
             "; ".join(error.message for error in held),
-            hint=held[0].advice,
+            hint=held[0].hint,
             holders=[holder for error in held for holder in error.holders or ()],
         )
     if failed:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from pumphouse.advice import Do
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pumphouse.advice import Do, Hint
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
@@ -14,7 +13,7 @@ from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 KIND = "verified"
-AGAIN: Hint = ("delete it: the next ", Do.VERIFY, " writes it again")
+AGAIN = "delete it: the next `pumphouse archive verify` writes it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import worded
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
@@ -292,8 +291,8 @@ def _check_verified(archive: Archive, kept: Range, manifests: Sequence[Manifest]
         return
     ends = {kept.start: kept.window} | {each.end: each.sha256 for each in manifests}
     if noted is not None and noted.end >= kept.start and ends.get(noted.end) != noted.window_sha256:
-        what = f"says that the archive was sound up to {show(noted.end)}; no window there is the one it names"
-        report.problems.append(Problem(key=layout.VERIFIED, what=f"{what} ({worded(AGAIN)})"))
+        what = f"says that the archive was sound up to {show(noted.end)}; no window there is the one it names ({AGAIN})"
+        report.problems.append(Problem(key=layout.VERIFIED, what=what))
 
 
 def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: VerifyReport) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pumphouse.advice import Do, Restore
+from pumphouse import advice
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
@@ -104,7 +104,7 @@ class ArchiveView:
         for base in self.bases:
             if base.ts == ts:
                 return base
-        raise ConfigError(f"the archive has no dump of {show(ts)}", hint=Do.LIST_BASES, ts=ts)
+        raise ConfigError(f"the archive has no dump of {show(ts)}", hint="pumphouse archive ls", ts=ts)
 
     def recovered(self, base: Base, to: Tso) -> bool:
         """Whether a table comes back in (base, to] that was dropped before the dump, which so lacks its rows."""
@@ -123,7 +123,7 @@ class ArchiveView:
             raise ConfigError(
                 f"this run sees the archive from {show(self.start)} to {show(self.reach)}, asked for {show(after)} to "
                 f"{show(upto)}{self.kept.aside(after)}",
-                hint=Do.LIST_BASES,
+                hint="pumphouse archive ls",
                 have_from=self.start,
                 have_to=self.reach,
             )
@@ -236,6 +236,6 @@ def _up_to(windows: Windows, kept: Range, end: Tso | None) -> Windows:
     if end is not None and have != end:
         raise ConfigError(
             f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",
-            hint=("plan again: ", Restore(dry_run=True)),
+            hint=("plan again: ", advice.restore(dry_run=True)),
         )
     return seen

@@ -107,7 +107,7 @@ def run_capture(
         except BaseException as error:
             failure = error
             if isinstance(error, GapError):
-                error.hint = _ANEW
+                error.advice = (_ANEW,)
             raise
         finally:
             lease.release(run.progress(), failure)

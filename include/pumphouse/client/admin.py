@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import grpc
 
-from pumphouse.advice import Do, Hint, Unregister, saying
 from pumphouse.client.go_gc import GoLimits, distance, told_gc_point
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import (
@@ -109,7 +108,7 @@ def ask_state(
     if not host:
         raise UsageError(
             f"{node_id} is no process that could be asked: an archive, or a consumer registered by hand",
-            hint=("pause the DAG that runs it; ", Unregister(node_id), " gives up what it has not read"),
+            hint="pause the DAG that runs it; `pumphouse consumer unregister` gives up what it has not read",
             node_id=node_id,
         )
     ours = kind is NodeKind.PUMP and status.extra is not None
@@ -117,12 +116,12 @@ def ask_state(
     answer = _put(host, path, tls or TlsSettings(), node_id, NAMES[kind], proof if ours else ())
     message = str(answer.get("message", ""))
     if answer.get("code") != http.client.OK:
-        hint: Hint = ()
+        hint = ""
         # A Go Pump or Drainer that is closing and gets SIGTERM is offline.
         if ours and status.state in (NodeState.PAUSING, NodeState.CLOSING):
-            hint = ("it is on its way: SIGTERM ends it as paused, and ", Do.START_PUMP, " brings it back online")
+            hint = "it is on its way: SIGTERM ends it as paused, and `pumphouse pump run` brings it back online"
         elif status.state != NodeState.ONLINE:
-            hint = ("only one that is online takes this: start it, then ask again",)
+            hint = "only one that is online takes this: start it, then ask again"
         raise PumpError(
             f"{NAMES[kind]} {node_id} refuses: {message}", hint=hint, node_id=node_id, state=str(status.state)
         )
@@ -197,7 +196,7 @@ def register_consumer(cluster: Cluster, node_id: str, checkpoint: Tso) -> NodeSt
 
     def change(found: NodeStatus | None) -> NodeStatus:
         if found is not None:
-            raise UsageError(f"consumer {node_id!r} is registered already", hint=("see ", Do.LIST_CONSUMERS))
+            raise UsageError(f"consumer {node_id!r} is registered already", hint="see `pumphouse consumer list`")
         return wanted
 
     cluster.update_node(NodeKind.DRAINER, node_id, change)
@@ -365,16 +364,13 @@ def failures(reports: list[PumpGc]) -> BinlogError | None:
         first = min(behind, key=lambda report: report.left_s or 0)
         return GapError(
             f"GC: {what}",
-            hint=saying(
-                "extend the archive now: {}; until it keeps up, start the Go Pumps with a larger `gc`, and set "
-                "archive.go_pump_gc_s to it",
-                Do.SNAPSHOT,
-            ),
+            hint="extend the archive now: `pumphouse snapshot`; until it keeps up, start the Go Pumps with a larger "
+            "`gc`, and set archive.go_pump_gc_s to it",
             node_id=first.node_id,
             archived=first.archived,
             gone_upto=first.gone_upto,
         )
-    return PumpUnavailable(f"GC failed on {what}", hint=("see ", Do.LIST_PUMPS), node_id=failed[0].node_id)
+    return PumpUnavailable(f"GC failed on {what}", hint="see `pumphouse pumps`", node_id=failed[0].node_id)
 
 
 def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:

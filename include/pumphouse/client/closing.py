@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import grpc
 
-from pumphouse.advice import Do, Settle, ShowPump, command_line
 from pumphouse.client.admin import behind
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeStatus
@@ -48,14 +47,13 @@ class Waiting:
         if self.prewrites:
             start_ts = self.oldest or "START_TS"
             steps.append(
-                f"{command_line(ShowPump(self.node_id))} lists open prewrites: each ends with its transaction, or when "
-                "its resolver answers; the last way out, for who knows which it was: "
-                f"{command_line(Settle(str(start_ts)))} with --committed TIME or --rolled-back"
+                f"`pumphouse pump status {self.node_id}` lists open prewrites: each ends with its transaction, or when "
+                f"its resolver answers; the last way out, for who knows which it was: `pumphouse pump settle {start_ts}"
+                " --reason WHY` with --committed TIME or --rolled-back"
             )
         if self.consumers:
             steps.append(
-                f"{command_line(Do.SNAPSHOT)} lets an archive catch up, {command_line(Do.LIST_DRAINERS)} shows how far "
-                "each consumer is"
+                "`pumphouse snapshot` lets an archive catch up, `pumphouse drainers` shows how far each consumer is"
             )
         return "; ".join(steps)
 

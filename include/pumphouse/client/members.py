@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pumphouse.advice import Do, command_line
 from pumphouse.client.selector import Selector
 from pumphouse.library_log import library_logger
 from pumphouse.model.node import NodeState, NodeStatus
@@ -151,7 +150,7 @@ class Members:
             hint="prewrites go to other Pumps until it answers a probe or is started again"
             if others
             else "no other Pump is available: prewrites wait until one is, and fail when their time is over; see "
-            f"{command_line(Do.LIST_PUMPS)}",
+            "`pumphouse pumps`",
         )
 
     def _say_who_is_back(self) -> None:

@@ -15,7 +15,6 @@ from typing import Self
 
 import grpc
 
-from pumphouse.advice import Do
 from pumphouse.client.commits import PERMANENT, CommitSender, Send
 from pumphouse.client.members import Members, same_process
 from pumphouse.client.probes import Probes
@@ -137,7 +136,7 @@ class PumpClient:
         self._commits_sent = self._commits_lost = 0  # by senders that are no more
         pumps = cluster.readable_nodes(NodeKind.PUMP)
         if not pumps:
-            raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint=("start one with ", Do.START_PUMP))
+            raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
         self._members.update(pumps)
         self._probes = Probes(self._probe)
         self._watch = PumpWatch(
@@ -473,7 +472,7 @@ class PumpClient:
 def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
     error = PumpUnavailable(
         f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
-        hint=("see ", Do.LIST_PUMPS, "; the transaction must not commit"),
+        hint="see `pumphouse pumps`; the transaction must not commit",
         start_ts=start_ts,
         node_id=last.facts.get("node_id", "") if isinstance(last, BinlogError) else "",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pumphouse.advice import ImportSchema
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.defaults import ordinal
 from pumphouse.errors import CodecError, ConfigError, UnknownTable
@@ -32,7 +31,7 @@ class Tables(Mapping[tuple[str, str], TableInfo]):
         except KeyError:
             raise UnknownTable(
                 f"the history has no table {'.'.join(name)} at schema version {self.schema_version}",
-                hint=(ImportSchema(), " brings it there"),
+                hint="`pumphouse schema import` brings it there",
             ) from None
 
     def __iter__(self) -> Iterator[tuple[str, str]]:

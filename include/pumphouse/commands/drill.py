@@ -75,7 +75,7 @@ def drill(
     settings, section = _aimed(context.settings, named)
     if whole:
         job.require_scratch(context.settings, named)
-    with naming(named if section == "target" else "target"):
+    with naming(named):
         if clean:
             found = job.clean(settings, section, run_id=run_id, take_over=take_over)
             click.echo(f"{named}: {'what a drill had left is dropped' if found else 'no drill has left anything'}")

@@ -108,7 +108,7 @@ def flashback(
     if redo is not None and sql is None and not apply_:
         raise UsageError("there is nothing to undo: --redo needs --apply or --sql")
     settings, section = aimed(context.settings, into, parts=True)
-    with naming(into if section == "target" else "target"), bar(enabled=not as_json) as progress:
+    with naming(into), bar(enabled=not as_json) as progress:
         after = None if since is None else read_time(settings, since)
         upto = None if until is None else parse_moment(until, partial(read_time, settings, word=LATEST))
         latest = until is not None and upto is None

@@ -53,7 +53,7 @@ def prove_command(
 
     section: Into = "restore_target" if on == "restore_target" else "target"
     settings = context.settings if section == "restore_target" else context.settings.aimed(on)
-    with naming(on if section == "target" else "target"), bar(enabled=not as_json) as progress:
+    with naming(on), bar(enabled=not as_json) as progress:
         proof = prove(settings, on=section, at=moment(settings, to), task=task, tables=tables, progress=progress)
     if as_json:
         print_json(proof.summary() | {"time": clock_time(proof.at)})

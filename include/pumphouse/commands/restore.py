@@ -158,7 +158,7 @@ def restore(
     where = Predicate(keys=keys, low=key_from, below=key_to)
     if not tables and (called or into_database or where):
         raise UsageError("--as, --into-database, --key, --key-from and --key-to need --table")
-    with naming(into if section == "target" else "target"):
+    with naming(into):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         chosen = Chosen(tables=tables, called=called, database=into_database, where=where)
         run = _job(settings, section, task, chosen, follow=follow)

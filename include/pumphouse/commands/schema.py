@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from pumphouse.advice import worded
+from pumphouse import advice
 from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import read_time
@@ -119,10 +119,8 @@ def import_command(
     for job_id, kind, query in report.jobs:
         click.echo(f"job {job_id} {kind}: {query}")
     for table in report.unlogged:
-        click.echo(
-            f"{table} has rows already, which no binlog has: a load stops there. To go on, {worded(anew_hint(table))}",
-            err=True,
-        )
+        what = f"{table} has rows already, which no binlog has: a load stops there. To go on, "
+        click.echo(what + advice.worded(anew_hint(table)), err=True)
     did = "would be written" if dry_run else "written"
     how = "with binlogs" if report.binlogs else "without binlogs: no archive has begun"
     click.echo(f"{len(report.jobs)} DDL jobs {did} ({how})" if report.jobs else "nothing changed: no DDL job")

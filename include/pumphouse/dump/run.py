@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from pumphouse.advice import Dump, Hint, ImportSchema, Rule, ShowSchema, command_line, saying
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
@@ -42,7 +42,7 @@ from pumphouse.registry.base import Cluster, KeepsReadable
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.history import JobSource, MysqlTableSource
 from pumphouse.schema.versions import TableVersion
-from pumphouse.sections import DumpSections, SnapshotSections
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
@@ -108,8 +108,7 @@ class DumpReport:
         if self.unknown:
             more = f" and {len(self.unknown) - _SHOWN} more" if len(self.unknown) > _SHOWN else ""
             names = ", ".join(self.unknown[:_SHOWN]) + more
-            known_by = command_line(ImportSchema())
-            said += f"; NOT in it, because schema.history does not know them ({known_by}): {names}"
+            said += f"; NOT in it, because schema.history does not know them (`pumphouse schema import`): {names}"
         if self.objects:
             said += f"; kept as text beside it, because no copy gets them: {self.objects}"
         if self.unseen:
@@ -126,7 +125,7 @@ def take_dump(
     archive: Archive,
     cluster: Cluster,
     history: JobSource | None,
-    settings: DumpSections,
+    settings: Settings,
     *,
     tables: Sequence[str] | None = None,
     progress: Progress = silent,
@@ -164,7 +163,7 @@ class _Dump:
         archive: Archive,
         cluster: Cluster,
         history: JobSource | None,
-        settings: DumpSections,
+        settings: Settings,
         progress: Progress,
         settle: Settle,
         clock: Clock,
@@ -196,7 +195,7 @@ class _Dump:
             names = ", ".join(found.tables or ("everything",))
             raise UsageError(
                 f"a dump of {names} was begun at {show(found.low)} and has not ended",
-                hint=(Dump(), " without names goes on with it"),
+                hint=(advice.dump(), " without names goes on with it"),
             )
         begun = found or self._begin(tables)
         low = begun.low
@@ -257,11 +256,9 @@ class _Dump:
         told = ", ".join(f"{name} ({why.get(name, 'it changed meanwhile')})" for name in lacking[:5])
         raise SourceFailed(
             f"the dump is not whole after {_MOST_ROUNDS} rounds: {told}",
-            hint=saying(
-                "does schema.history describe this source ({})? {} goes on with what was read; {}",
-                ImportSchema(),
-                Dump(),
-                _without_hint(lacking[0]),
+            hint=(
+                "does schema.history describe this source (`pumphouse schema import`)? To go on with what was read: ",
+                *advice.joined(advice.dump(), _without_hint(lacking[0])),
             ),
         )
 
@@ -301,13 +298,13 @@ class _Dump:
             if not bases:
                 raise UsageError(
                     "there is no dump to take the other tables from",
-                    hint=("dump everything once: ", Dump()),
+                    hint=("dump everything once: ", advice.dump()),
                 )
             over = bases[-1].begun
             if unknown := _unknown(read_view(self._archive), tables):
                 raise UsageError(
                     f"there is no table {unknown[0]} in the schema history",
-                    hint=("name tables as database.table or database.*; ", ShowSchema(), " lists them"),
+                    hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
                 )
         begun = BaseBegun(
             cluster_id=self._archive.cluster_id, low=low, tables=None if tables is None else tuple(tables), over=over
@@ -335,10 +332,11 @@ class _Dump:
         ``wait_s``: for so long and no more.
         """
         self._settle(wait_s)
-        settings: SnapshotSections = self._settings
-        deadline = None
+        settings, deadline = self._settings, None
         if wait_s is not None:
-            deadline, settings = self._clock.monotonic() + wait_s, self._settings.waiting(wait_s)
+            deadline = self._clock.monotonic() + wait_s
+            archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s, "ddl_wait_s": wait_s})
+            settings = settings.model_copy(update={"archive": archive})
         ts = self._cluster.tso()
         if not self._extending.acquire(timeout=-1 if wait_s is None else wait_s):
             raise WindowHeld("another table took all the time")
@@ -414,7 +412,7 @@ class _Dump:
             except SourceFailed as error:
                 stop.set()
                 name = ".".join(version.name)
-                error.add_hint(saying("if {} alone cannot be read: {}", name, _without_hint(name)))
+                error.add_hint((f"if {name} alone cannot be read: ", *_without_hint(name)))
                 raise
             except BaseException:
                 stop.set()
@@ -435,9 +433,9 @@ class _Dump:
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
 
 
-def _without_hint(table: str) -> Hint:
-    """So that a dump goes on without a table."""
-    return "to dump the rest without it, ", Rule("", table=table)
+def _without_hint(table: str) -> advice.Hint:
+    """What to type so that a dump goes on without a table."""
+    return "to dump the rest without it, ", advice.Rule("", table=table)
 
 
 def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import Do
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, key_hash
@@ -121,7 +120,7 @@ class Changes:
         if missing:
             raise UsageError(
                 f"no transaction with the commit ts {show(missing[0])} changed any of these rows",
-                hint=(Do.FIND, " lists transactions: what it prints first is the commit ts"),
+                hint="`pumphouse archive find` lists transactions: what it prints first is the commit ts",
             )
         self._known = {table_id: np.unique(np.concatenate(found)) for table_id, found in self._hashes.items()}
         met = frozenset(id_ for id_, of in self._of.items() if of in self._known)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pumphouse.advice import ANY, Restore, command_line
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import UnknownTable
 from pumphouse.loader.keys import key_columns
@@ -17,7 +16,7 @@ from pumphouse.restore.find import Sought, tables_called
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.versions import TableVersion
 
-_COPY = f"{command_line(Restore(table=ANY))} brings a copy beside it"
+_COPY = "`pumphouse restore --table` brings a copy beside it"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.advice import Dump
+from pumphouse import advice
 from pumphouse.codec.columnar import key_rank
 from pumphouse.errors import DuplicateKey, FoldRefused
 from pumphouse.loader.columns import shown
@@ -62,8 +62,7 @@ def _strictly(entries: pa.Table, head: UnitHead, since: Tso) -> pa.Table:
             f"not there, as {told[0]}",
             hint=(
                 "a DROP INDEX of that key may be under way: fold a moment before it, or one behind its end; else ",
-                "dump the table: ",
-                Dump((f"{head.db}.{head.table}",)),
+                advice.dump(f"{head.db}.{head.table}"),
             ),
             table=f"{head.db}.{head.table}",
             key=list(head.key),
@@ -78,7 +77,7 @@ def _multiset(entries: pa.Table, head: UnitHead) -> pa.Table:
     if (counts < 0).any():
         raise FoldRefused(
             f"{head.db}.{head.table} has no key, and the log deletes rows that neither it nor the older base has",
-            hint=("dump it: ", Dump((f"{head.db}.{head.table}",)), "; a primary key mends it for good"),
+            hint=("dump it: ", advice.dump(f"{head.db}.{head.table}"), "; a primary key mends it for good"),
             tables=[f"{head.db}.{head.table}"],
         )
     rows = folded.drop_columns([COUNT])

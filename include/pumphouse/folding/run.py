@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import structlog
 
-from pumphouse.advice import Do
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
@@ -114,7 +114,7 @@ def fold_base(
     if at > end:
         raise UsageError(
             f"the archive ends at {show(end)}, before {show(at)}",
-            hint=(Do.FOLD, " without --at folds up to the end; ", Do.SNAPSHOT, " extends the archive"),
+            hint=("`pumphouse archive base` without --at folds up to the end; ", advice.SNAPSHOT, " extends that"),
         )
     started = clock.monotonic()
     view = read_view(archive.by_manifests(), upto=at)  # the base outlives the windows that it is made from
@@ -334,7 +334,7 @@ class _Fold:
         if base.objects and base.objects_key not in sizes:
             raise BadSegment(
                 f"{base.objects_key} is not there as the base of {show(self._plan.older.ts)} names it",
-                hint=Do.VERIFY, path=base.objects_key, offset=0, reason="missing",
+                hint="pumphouse archive verify", path=base.objects_key, offset=0, reason="missing",
             )  # fmt: skip
         for table in base.tables:
             for segment in table.segments:
@@ -342,7 +342,7 @@ class _Fold:
                     raise BadSegment(
                         f"{segment.key} of {table.db}.{table.table} is not there as the base of "
                         f"{show(self._plan.older.ts)} names it",
-                        hint=Do.VERIFY,
+                        hint="pumphouse archive verify",
                         path=segment.key,
                         offset=0,
                         reason="missing",

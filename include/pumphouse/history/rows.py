@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.advice import ANY, Do, Dump, Restore, ShowSchema
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.loader.changes import Form, RowChanges
@@ -37,7 +36,7 @@ from pumphouse.settings import ArchiveSettings, LoadSettings
 
 _TASK = "history"
 _BATCH_ROWS = 1 << 16
-_COPY = Restore(table=ANY), " builds it on a server, DDL by DDL"
+_COPY = "`pumphouse restore --table` builds it on a server, DDL by DDL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,9 @@ def moment_of(
     without = {each.name for base in view.bases for each in base.without if each.table_id == version.table.id}
     base = view.base_for(at, lambda each: each not in without)
     if base is None:
-        raise RestoreError(f"no base leads to {show(at)}", hint=(Do.LIST_BASES, " lists them; ", Dump(), " makes one"))
+        raise RestoreError(
+            f"no base leads to {show(at)}", hint="`pumphouse archive ls` lists them; `pumphouse archive dump` makes one"
+        )
     if why := untold(version, view.timeline.ddls(base.low, at), NO_RULES, "a later base would tell"):
         raise LoadError(f"the archive alone does not tell the rows of {name}: {why}", hint=_COPY, table=name)
     only = frozenset({name.lower()})
@@ -126,7 +127,7 @@ def table_at(view: ArchiveView, table: str, at: Tso) -> TableVersion:
     version = next((v for v in view.timeline.tables_at(at) if ".".join(v.name).lower() == table.lower()), None)
     if version is None:
         raise UnknownTable(
-            f"there was no table {table} at {show(at)}", hint=(ShowSchema(str(int(at))), " lists those of then")
+            f"there was no table {table} at {show(at)}", hint=f"`pumphouse schema show --at {at}` lists those of then"
         )
     if not has_rows(version):
         raise UsageError(f"{'.'.join(version.name)} is no table with rows")

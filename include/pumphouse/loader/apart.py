@@ -12,24 +12,23 @@ from urllib.parse import urlsplit
 import structlog
 from pymysql.constants import ER
 
-from pumphouse.advice import Hint, Section
-from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable
+from pumphouse import advice
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, naming
 from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.mysql import DUMP, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
-from pumphouse.sections import ServerSections
-from pumphouse.settings import NamedTarget, ServerSettings, TargetSettings
+from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
 log = structlog.get_logger()
 
 _COMPARE_S = 5.0
-_CORRECT: Hint = ("correct host and port in ", Section())
+_CORRECT: advice.Hint = ("correct host and port in ", advice.Section())
 _NO_UUID = re.compile(r"^[0-]*$")
 
 
-def require_not_source(connection: TargetConnection, settings: ServerSections) -> None:
+def require_not_source(connection: TargetConnection, settings: Settings) -> None:
     """LoadError when a target is the source; ConfigError where nobody can tell, as the source lets us not in."""
     for what, section, other in sources(settings):
         why, note = same_server(connection, other, section)
@@ -53,7 +52,7 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
     """ConfigError when what is read as the source is a server that loads or restores write to, by section."""
     for section, target in targets.items():
         try:
-            connection = TargetConnection.open(target, timeout_s=_COMPARE_S)
+            connection = TargetConnection.open(target, timeout_s=_COMPARE_S, section=section)
         except (TargetUnavailable, ConfigError) as error:  # no load writes there either, as long as that is so
             log.warning("target_not_compared", server=section, other=server_name(server), note=error.message)
             why = "their addresses are the same" if places(target) & places(server) else ""
@@ -68,7 +67,7 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
             )
 
 
-def sources(settings: ServerSections) -> Iterator[tuple[str, str, ServerSettings]]:
+def sources(settings: Settings) -> Iterator[tuple[str, str, ServerSettings]]:
     """(what it is called, its section, where) of servers of the source that the settings name."""
     if settings.source.host or settings.source.unix_socket:
         yield "the source, [source]", "source", settings.source
@@ -102,7 +101,7 @@ def shared_with(
     if not why:
         return "", note
     theirs = {other.schema_name, *routes_of(other.rules).places(names)}
-    with TargetConnection.open(other, section=section) as connection:
+    with naming(advice.TARGET), TargetConnection.open(other, section=section) as connection:
         theirs |= {*places_of_loads(connection, cluster_id, names)}
     known = {each.casefold() for each in (mine.settings.schema_name, *databases)}
     both = sorted(each for each in theirs if each.casefold() in known)
@@ -136,8 +135,8 @@ def same_server(mine: TargetConnection, other: ServerSettings, section: str) -> 
     except ConfigError as error:
         raise ConfigError(
             f"{server_name(other)} cannot be asked, so nobody knows whether {mine.name} is the same server: "
-            f"{error.message}",
-            hint=error.advice,
+            + error.message,
+            hint=tuple(advice.for_target(part, advice.TARGET) for part in error.advice),
         ) from error
     except TargetUnavailable:
         return "", "it does not answer; only the addresses were compared"

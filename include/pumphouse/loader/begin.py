@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pumphouse.advice import TARGET, Do, Dump, Load, Restore, saying
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
@@ -46,8 +46,11 @@ def require_new(
             )
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
-            hint=saying(
-                "take one: {}; or say from where the target is equal to the source: {}", Dump(), Load(equal_at="TIME")
+            hint=(
+                "take one: ",
+                advice.dump(),
+                "; or say when the target was equal: ",
+                advice.load(equal_at=advice.ANY),
             ),
             target=connection.name,
         )
@@ -58,7 +61,12 @@ def require_new(
     if taken:
         raise LoadError(
             f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
-            hint=(Restore(into=TARGET), " replaces them; ", Load(equal_at="TIME"), " keeps them"),
+            hint=(
+                advice.restore(into=advice.THIS),
+                " replaces them; ",
+                advice.load(equal_at=advice.ANY),
+                " keeps them",
+            ),
             target=connection.name,
         )
     return base
@@ -88,11 +96,10 @@ def plan_equal(given: Given, at: Tso) -> Steps:
     if not start <= at <= end:
         raise LoadError(
             f"the archive covers {show(start)} to {show(end)}, not {show(at)}{kept.aside(at)}",
-            hint=saying(
-                "was the target equal when the archive began: {}; of a later moment: {} first, until the archive "
-                "covers it",
-                Load(equal_at=str(int(start))),
-                Do.SNAPSHOT,
+            hint=advice.saying(
+                "was the target equal when the archive began: {}; of a later moment: {} until the archive covers it",
+                advice.load(equal_at=str(int(start))),
+                advice.SNAPSHOT,
             ),
             target=target,
         )

@@ -27,7 +27,6 @@ from typing import Any
 
 import structlog
 
-from pumphouse.advice import Do, joined, saying
 from pumphouse.errors import ConversionUnknown, DdlRefused, DdlUncertain, LoadError, SchemaError
 from pumphouse.loader.fence import Ownership, check_lock
 from pumphouse.loader.looks import Look, Looks, Verdict, settle
@@ -309,7 +308,7 @@ class DdlExecutor:
             raise DdlRefused(
                 f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
                 f"{error.message}",
-                hint=joined(f"what the source says is: {event.job.query[:500]}", ddl_hint(event.job.id)),
+                hint=(f"what the source says is: {event.job.query[:500]}; ", *ddl_hint(event.job.id)),
                 code=error.code,
                 statement=statement.sql,
                 job_id=event.job.id,
@@ -326,11 +325,8 @@ class DdlExecutor:
                 raise LoadError(
                     f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before "
                     f"this archive began; its rows are nowhere in the archive: {event.job.query}",
-                    hint=saying(
-                        "make a new archive with {} under another archive id, and a new target from it; this one "
-                        "reaches to the moment before",
-                        Do.BEGIN_ARCHIVE,
-                    ),
+                    hint="make a new archive with `pumphouse archive init` under another archive id, and a new target "
+                    "from it; this one reaches to the moment before",
                     job_id=event.job.id,
                     statement=statement.sql,
                 )
@@ -338,7 +334,7 @@ class DdlExecutor:
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
-                hint=joined(anew_hint(table), "or restore the target: a restore knows what comes back, and keeps it"),
+                hint=(*anew_hint(table), "; or restore the target: a restore knows what comes back, and keeps it"),
                 job_id=event.job.id,
                 table=table,
                 statement=statement.sql,
@@ -376,7 +372,7 @@ class DdlExecutor:
             f"DDL job {event.job.id} at {show(event.commit_ts)} changes the columns of {table}: "
             f"{'; '.join(found)}. What the source makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
-            hint=saying("{}; or, in a load, {}", ddl_hint(event.job.id), anew_hint(table)),
+            hint=(*ddl_hint(event.job.id), "; or, in a load, ", *anew_hint(table)),
             job_id=event.job.id,
             table=table,
             statement=statement.sql,

@@ -21,7 +21,6 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import saying
 from pumphouse.codec.columnar import INSERT, UPDATE, blocks, walk
 from pumphouse.errors import BinlogError, LoadError, PartitionUnsettled, RowRejected
 from pumphouse.loader.columns import columns_of, shown
@@ -202,7 +201,7 @@ def _unsettled(drop: Dropping, why: str, row: dict[str, str] | None = None) -> P
     return PartitionUnsettled(
         f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. {why}; "
         "the binlog does not tell whether the source still has them",
-        hint=saying("{}; or, in a load, {}", ddl_hint(event.job.id), anew_hint(table)),
+        hint=(*ddl_hint(event.job.id), "; or, in a load, ", *anew_hint(table)),
         job_id=event.job.id,
         table=table,
         row=row,

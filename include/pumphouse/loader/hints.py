@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pumphouse.advice import Hint, Load, saying
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import DdlRefused, RowRejected
 from pumphouse.loader import state
@@ -45,16 +45,16 @@ def offering_resync(connection: TargetConnection, view: ArchiveView, rules: Rule
         raise
 
 
-def _anew(table: str) -> Hint:
+def _anew(table: str) -> advice.Hint:
     what = "where somebody else changed the table on the target: {} makes it anew, while the others go on"
-    return saying(what, Load(table=table))
+    return advice.saying(what, advice.load(resync=table))
 
 
-def _past_a_drop(table: str) -> Hint:
-    return saying(
+def _past_a_drop(table: str) -> advice.Hint:
+    return advice.saying(
         "at TiDB, a DROP INDEX of this table was under way where this plan ends, so it cannot have these rows: park it "
         "and load; then take the rule away, and {} makes it anew, as it is behind that DDL",
-        Load(table=table),
+        advice.load(resync=table),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pumphouse.advice import ANY, TARGET, ImportSchema, Rule, saying
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
 from pumphouse.loader.rules import Rules, routes_of
@@ -12,7 +12,6 @@ from pumphouse.loader.state import our_schemas
 from pumphouse.loader.target import address
 from pumphouse.loader.work import databases_between, skipped_ddls
 from pumphouse.model.tso import Tso
-from pumphouse.mysql.connection import named_in
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadRule, TargetSettings
 
@@ -46,13 +45,13 @@ def require_names(
         )
         raise LoadError(
             f"the source has a database {name!r}, and on target {where} the schema {own!r} {use}",
-            hint=saying(
-                "was it imported by mistake: {} on the source, then load to a moment after that. Is it the source's: "
-                "give it another name there, {}or, for a target that is empty or to be restored, set schema_name in {} "
-                "to a name of its own",
-                ImportSchema(drop=name),
-                Rule("route", database=name, to=ANY),
-                named_in(TARGET),
+            hint=advice.saying(
+                "was it imported by mistake: `pumphouse schema import --drop {}` on the source, then load to a moment "
+                "after that. Is it the source's: give it another name there, {}or, for a target that is empty or to be "
+                "restored, set schema_name in {} to a name of its own",
+                name,
+                advice.Rule("route", database=name, to=advice.ANY),
+                advice.Section(),
             ),
             target=where,
             database=name,

@@ -38,7 +38,8 @@ def needs_of(name: str, server: ServerSettings, cluster_id: int) -> list[Hold]:
                 ts=Tso(0),
                 restorable=True,
                 why=f"does not say what it needs: {error.message}",
-                hint=f"{error.hint or 'start it'}; or let go of what it may need: --without {name}",
+                hint="is it running? correct its address, user and password; or let go of what it may need: "
+                f"--without {name}",
             )
         ]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pumphouse.advice import TARGET, Restore
+from pumphouse import advice
 from pumphouse.errors import BinlogError, LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader.names import require_names
 from pumphouse.loader.plan import Mode
@@ -71,7 +71,7 @@ def require_ready(given: Given, checkpoint: Checkpoint) -> None:
         target = address(given.target)
         raise TargetIncomplete(
             f"target {target} is {checkpoint.state}: {checkpoint.reason}",
-            hint=("restore it: ", Restore(into=TARGET)),
+            hint=("restore it: ", advice.restore(into=advice.THIS)),
             target=target,
             state=str(checkpoint.state),
         )
@@ -121,7 +121,7 @@ def _require_before(given: Given, goal: Tso, at: Tso, what: str) -> None:
         target = address(given.target)
         raise TargetAhead(
             f"target {target} {what} {show(at)}, beyond {show(goal)}, which was asked for",
-            hint=("a load only goes forward: ask for a later moment, or ", Restore(into=TARGET)),
+            hint=("a load only goes forward: ask for a later moment, or ", advice.restore(into=advice.THIS)),
             target=target,
             checkpoint=at,
             to=goal,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
 
-from pumphouse.advice import Load, command_line
 from pumphouse.archive.manifest import Declaration
 from pumphouse.loader.losses import Losses, Range
 from pumphouse.loader.rules import Rules
@@ -111,8 +110,7 @@ class LoadReport:
         report.tell_unheard(rules)
         said = Rules.of(given.settings.rules, Tso(0))
         report.notes += [
-            f"{name} is still left out, though no rule says so any more: "
-            f"{command_line(Load(table=name))} brings a table back"
+            f"{name} is still left out, though no rule says so any more: --resync brings a table back"
             for name in sorted(report.skipped)
             if said.left_out(name) is None
         ]

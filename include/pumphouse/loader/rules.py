@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Self
 
-from pumphouse.advice import TARGET, Dump, Hint, Load, Restore, Rule, joined, of_table, saying
+from pumphouse import advice
 from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.state import fenced, read_all
@@ -203,17 +203,17 @@ class Rules:
         source = self.routes.source_of(table, (v.name for versions in timeline.versions.values() for v in versions))
         if source != table:
             error.message = f"{source}: {error.message}"
-            error.advice = tuple(of_table(part, table, source) for part in error.advice)
+            error.advice = tuple(advice.of_table(part, table, source) for part in error.advice)
             error.facts["table"] = source
             setattr(error, "table", source)  # noqa: B010 - a fact
 
     def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
         if isinstance(error, UnknownTable) and table_id is not None:
-            error.add_hint(("to go on without its rows, ", Rule("skip", table=str(table_id))))
-        ruled = any(isinstance(part, Rule) for part in error.advice)
+            error.add_hint(("to go on without its rows, ", advice.Rule("skip", table=str(table_id))))
+        ruled = any(isinstance(part, advice.Rule) for part in error.advice)
         if isinstance(table, str) and table.count(".") == 1 and not ruled:
-            error.add_hint(("to go on without this table, ", Rule("park", table=table)))
+            error.add_hint(("to go on without this table, ", advice.Rule("park", table=table)))
 
 
 NO_RULES = Rules()
@@ -228,21 +228,22 @@ def routes_of(settings: Iterable[LoadRule]) -> Routes:
     )
 
 
-def ddl_hint(job_id: int) -> Hint:
+def ddl_hint(job_id: int) -> advice.Hint:
     """To go past a DDL."""
-    return "to go past it, ", Rule("skip", ddl=job_id), """or do = "replace" with sql = ["…"]"""
+    return "to go past it, ", advice.Rule("skip", ddl=job_id), """or do = "replace" with sql = ["…"]"""
 
 
-def lacking_hint(table: str) -> Hint:
+def lacking_hint(table: str) -> advice.Hint:
     """Where each dump that leads to a moment lacks a table."""
-    dumped = ("to have it from now on, take its rule out of dump.without, then ", Dump((table,)))
-    return joined(dumped, ("to go on without it, ", Rule("park", table=table)))
+    dumped = ("to have it from now on, take its rule out of dump.without, then ", advice.dump(table))
+    return advice.joined(dumped, ("to go on without it, ", advice.Rule("park", table=table)))
 
 
-def anew_hint(table: str) -> Hint:
+def anew_hint(table: str) -> advice.Hint:
     """So that a table begins again from the rows as TiDB has them."""
+    park, back = advice.Rule("park", table=table), advice.load(resync=table)
     what = "{}then {}, {}, take the rule away, and {}, which begins from the rows as TiDB has them now"
-    return saying(what, Rule("park", table=table), Dump(), Load(), Load(table=table))
+    return advice.saying(what, park, advice.dump(), advice.load(), back)
 
 
 def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]:
@@ -318,10 +319,10 @@ def require_in_place(
             raise LoadError(
                 f"load.rules routes {'.'.join(name)} to {'.'.join(new)}, and on target {connection.name} its rows "
                 f"are in {'.'.join(old)}: they would be in two places",
-                hint=saying(
+                hint=advice.saying(
                     "put the rule back as it was (the target's table `rule` has it); or, with the new one, {} builds "
                     "the target anew",
-                    Restore(to="latest", into=TARGET),
+                    advice.restore(to="latest", into=advice.THIS),
                 ),
                 table=".".join(name),
                 target=connection.name,

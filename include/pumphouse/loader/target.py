@@ -19,7 +19,6 @@ from pymysql.cursors import SSCursor
 from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
-from pumphouse.advice import Hint
 from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
@@ -229,7 +228,7 @@ class TargetConnection:
             found = condition_of(code, str(error))
             raise TargetUnavailable(
                 f"target {where} {'takes no session now' if found else 'does not answer'}: {error}",
-                hint=found.remedy if found else (*_CHECK, *named_in(section)),
+                hint=found.remedy if found else (_CHECK, named_in(section)),
                 target=where,
             ) from error
         target = cls(settings, connection)
@@ -440,7 +439,7 @@ class TargetConnection:
             ) from error
 
 
-_CHECK: Hint = ("is it running? check host, port or unix_socket in ",)
+_CHECK = "is it running? check host, port or unix_socket in "
 _AGAIN = "run the same again: it goes on where it was"
 
 

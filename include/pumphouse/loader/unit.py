@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.advice import CompareTable
+from pumphouse import advice
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import RowRejected
 from pumphouse.loader import literals
@@ -260,7 +260,7 @@ def _explain(
     return RowRejected(
         f"{head.db}.{head.table} did not take its rows: {rejected.reason}" + (f"; row {named[0]}" if named else ""),
         hint=(
-            CompareTable(f"{head.db}.{head.table}"),
+            advice.compare(head.db),
             " compares its columns and rows with the source's; SHOW CREATE TABLE shows its keys and collations",
         ),
         table=f"{head.db}.{head.table}",
@@ -275,7 +275,7 @@ def other_shape(error: StatementFailed, db: str, table: str) -> RowRejected | No
         return None
     return RowRejected(
         f"{db}.{table} is not there as the load left it: {error.message}",
-        hint=(CompareTable(f"{db}.{table}"), " compares its columns with the source's"),
+        hint=(advice.compare(db), " compares its columns with the source's"),
         table=f"{db}.{table}",
         rows=[],
         reason=error.message,

@@ -16,7 +16,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
-from pumphouse.advice import Rule, ShowSchema
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.view import ArchiveView
@@ -209,10 +209,9 @@ def works_between(
                 try:
                     require_known(stop)
                 except UnknownDdl as error:
+                    error.add_hint(ddl_hint(stop.job.id))
                     if stop.brings_rows:
                         error.advice = anew_hint(".".join(stop.changes[0].known.name))
-                    else:
-                        error.add_hint(ddl_hint(stop.job.id))
                     raise
         work = _merge_work(view, after, end, task, settings, rules)
         yield work if mode is Mode.MERGE else replace(work, plan=replace(work.plan, mode=mode, buckets={}))
@@ -257,7 +256,7 @@ def open_work(
             f"schema history did not have it then: {first.job.query}",
             hint=(
                 "the others go on when what it changed is left out: ",
-                *(Rule("park", table=table) for table in tables),
+                *(advice.Rule("park", table=name) for name in tables),
             ),
             target=target,
             tables=tables,
@@ -364,7 +363,7 @@ def _boundary_events(timeline: Timeline, plan: Plan, rules: Rules) -> list[DdlEv
             raise LoadError(
                 f"the schema history has two DDLs at {show(after.commit_ts)}, or out of order: each has a commit ts of "
                 "its own",
-                hint=("look at it with ", ShowSchema(), "; the archive's ddl/ objects say where they come from"),
+                hint="look at it with `pumphouse schema show`; the archive's ddl/ objects say where they come from",
                 commit_ts=after.commit_ts,
             )
     return events

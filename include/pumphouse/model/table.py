@@ -17,7 +17,6 @@ from enum import IntEnum, IntFlag
 from functools import lru_cache
 from typing import Any, Self
 
-from pumphouse.advice import Do
 from pumphouse.errors import SchemaError
 from pumphouse.model.binlog import SchemaState
 
@@ -524,7 +523,7 @@ def misread(job: Job, error: Exception) -> SchemaError:
     """The error where a field of a job is not what TiDB writes there."""
     return SchemaError(
         f"DDL job {job.id} cannot be read: {error!r}",
-        hint=("a later release may read it; else make a new archive: ", Do.BEGIN_ARCHIVE, " under another archive id"),
+        hint="a later release may read it; else make a new archive: `pumphouse archive init` under another archive id",
         job_id=job.id,
     )
 

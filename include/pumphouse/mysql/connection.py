@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR
 from pymysql.err import MySQLError, OperationalError
 
-from pumphouse.advice import TARGET, Hint, Section
+from pumphouse import advice
 from pumphouse.errors import AccessDenied, BinlogError, ConfigError
 from pumphouse.mysql.session import Session, begin
 from pumphouse.settings import ServerSettings
@@ -116,9 +116,9 @@ def connect(
     return connection
 
 
-def named_in(section: str) -> Hint:
-    """Where the settings name a server; who opens it for a load and for a restore alike says ``target`` of both."""
-    return (Section(), " (of a restore: ", Section("restore_target"), ")") if section == TARGET else (Section(section),)
+def named_in(section: str) -> advice.Section:
+    """What names a server; ``target`` is the one of the run."""
+    return advice.Section(advice.THIS if section == advice.TARGET else section)
 
 
 def denied(error: MySQLError, server: ServerSettings, section: str) -> AccessDenied | None:
@@ -126,7 +126,7 @@ def denied(error: MySQLError, server: ServerSettings, section: str) -> AccessDen
     code = error.args[0] if error.args else 0
     if code not in _NOT_LET_IN | NO_RIGHT:
         return None
-    named: Hint = ("check user and password in ", *named_in(section))
+    named: advice.Hint = ("check user and password in ", named_in(section))
     if section == "schema":
         named = ("check schema.history, and schema.history_password",)
     right = code in NO_RIGHT

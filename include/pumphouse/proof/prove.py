@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import Do, command_line
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.proofs import (
     MODULUS,
@@ -60,9 +59,7 @@ PASS_BYTES = 32 << 30
 _SEARCHED_ROWS = 1_000_000
 _SHOWN_ROWS = 5
 _WRITE_S = 10.0
-_BY_TEXT = (
-    f"its JSON ({{}}) could only be compared as text, and may have the same values, as {command_line(Do.COMPARE)} tells"
-)
+_BY_TEXT = "its JSON ({}) could only be compared as text, and may have the same values, as pumphouse diff tells"
 _UNTOLD = "the archive alone does not tell its rows"
 
 

@@ -16,7 +16,6 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from pumphouse.advice import CompareTable
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
 from pumphouse.loader.insert import loosely, of_generated
@@ -212,10 +211,8 @@ def _rejected(shape: Shape, line: bytes, reason: str, lines: Sequence[bytes]) ->
     shown = line[:-1].decode(errors="backslashreplace")[:200]
     return RowRejected(
         f"{shape.name} did not take its rows: {reason}" + (f"; among {len(lines)} rows, {shown}" if shown else ""),
-        hint=(
-            CompareTable(shape.name),
-            " compares its columns and rows with the source's; SHOW CREATE TABLE shows its keys and collations",
-        ),
+        hint=f"`pumphouse diff --schema {shape.db}` compares its columns and rows with the source's; "
+        "SHOW CREATE TABLE shows its keys and collations",
         table=shape.name,
         rows=[shown],
         reason=reason,

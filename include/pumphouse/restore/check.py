@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pumphouse.advice import TARGET, Hint, Restore, Section, joined, worded
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader import state
@@ -26,6 +26,7 @@ from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.unfit import of_the_server, require_engine
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import show
+from pumphouse.mysql.connection import named_in
 from pumphouse.restore.parts import TASK, PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
@@ -35,8 +36,7 @@ from pumphouse.schema.render import render
 from pumphouse.schema.route import Routes
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.versions import TableVersion
-from pumphouse.sections import ServerSections
-from pumphouse.settings import NamedTarget, ServerSettings, TargetSettings
+from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
 Into = Literal["restore_target", "target"]
 # A restore of parts goes there, too.
@@ -112,7 +112,7 @@ class TargetCheck:
         return asdict(self)
 
 
-def named_target(settings: ServerSections, into: Place) -> TargetSettings:
+def named_target(settings: Settings, into: Place) -> TargetSettings:
     """The section's server; ConfigError where it names no address or no user: nothing is taken for one."""
     named: ServerSettings = getattr(settings, into)
     target = named if isinstance(named, TargetSettings) else TargetSettings(**dict(named))
@@ -129,7 +129,7 @@ def named_target(settings: ServerSections, into: Place) -> TargetSettings:
     return target
 
 
-def require_followed(settings: ServerSections, into: Into) -> None:
+def require_followed(settings: Settings, into: Into) -> None:
     """ConfigError where no load would go on with the section's server."""
     if into == "target":
         return
@@ -151,7 +151,7 @@ def require_followed(settings: ServerSections, into: Into) -> None:
     )
 
 
-def check_target(settings: ServerSections, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
+def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
     """Look at the target, and change nothing.
 
     Args:
@@ -249,7 +249,7 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
     if problems:
         raise RestoreError(
             f"{address(target)} cannot take this restore: {'; '.join(problems)}",
-            hint=("nothing was changed; put it right, then ", Restore(dry_run=True), " looks again"),
+            hint=("nothing was changed; put it right, then ", advice.restore(dry_run=True), " looks again"),
             problems=list(problems),
         )
 
@@ -258,19 +258,19 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
 
 
 def _tell_apart(
-    connection: TargetConnection, settings: ServerSections, into: Into, plan: RestorePlan, view: ArchiveView
+    connection: TargetConnection, settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView
 ) -> Iterator[str]:
     """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
-    check: Hint = ("correct ", Section(into))
+    check: advice.Hint = ("correct ", named_in(into))
     known = list(sources(settings))
     for what, section, source in known:
         yield from _refuse(connection, what, source, same_server(connection, source, section), check)
     if not known and not settings.cluster.url.startswith("pd://"):  # of that one, `is_cluster` knows the servers
         yield "the source: no settings name it ([source], or a table as schema.history)"
-    others: list[tuple[str, str, NamedTarget, Hint]] = []
+    others: list[tuple[str, str, NamedTarget, advice.Hint]] = []
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
-        means = joined(check, ("to build what loads keep up to date anew: ", Restore(into=TARGET)))
-        others.append(("the target of loads, [target]", TARGET, settings.with_rules, means))
+        means = advice.joined(check, ("to build what loads keep up to date anew: ", advice.restore(into=advice.TARGET)))
+        others.append(("the target of loads, [target]", advice.TARGET, settings.with_rules, means))
     for name, each in settings.targets.items():
         section = "target" if name == "target" else f"targets.{name}"
         others.append((f"another target of loads, [{section}]", section, each, check))
@@ -290,7 +290,7 @@ def _tell_apart(
 
 
 def _refuse(
-    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: Hint
+    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: advice.Hint
 ) -> Iterator[str]:
     why, note = found
     if why:
@@ -381,7 +381,7 @@ def _statements(
         try:
             render(routes.event(event), dialect, keep_schema=own)
         except SchemaError as error:
-            way = worded(ddl_hint(event.job.id))
+            way = advice.worded(ddl_hint(event.job.id))
             yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {way}"
         databases += [event.db_after] if event.db_after is not None else []
         tables += [change.after for change in event.changes if change.after is not None]

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.advice import ShowSchema, saying
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
@@ -239,10 +238,8 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
     if not found:
         raise UnknownTable(
             f"no table is called {' or '.join(sought.tables)} between these moments",
-            hint=saying(
-                "a table is written as DATABASE.TABLE, or as a pattern (shop.%); {} lists those of a moment",
-                ShowSchema("TIME"),
-            ),
+            hint="a table is written as DATABASE.TABLE, or as a pattern (shop.%); `pumphouse schema show --at TIME` "
+            "lists those of a moment",
         )
     return frozenset(found)
 

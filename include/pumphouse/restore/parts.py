@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from pumphouse.advice import Hint, Part, Restore, Section, ShowSchema
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.codec.datum import kind_of
@@ -66,7 +66,7 @@ from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 # Task of the rows in our tables there.
 TASK = PARTS_TASK
-_WHOLE: Hint = ("restore the whole onto a server of its own (", Section("restore_target"), "): ", Restore())
+_WHOLE = ("restore the whole onto ", advice.Section(advice.RESTORE_TARGET), ", a server of its own: ", advice.restore())
 _ROWS_OTHERWISE = "restore the whole table, without --key, and take rows from the copy by SQL"
 
 
@@ -140,9 +140,9 @@ def _no_table(asked: str, known: dict[str, TableVersion], timeline: Timeline, at
         kind = "a view" if found.table.is_view else "a sequence" if found.table.is_sequence else "no table of rows"
         return UsageError(f"{asked} is {kind}", hint="only tables are restored by themselves")
     near = difflib.get_close_matches(asked.lower(), known, n=1)
-    hint: Part | Hint = (ShowSchema(), " lists tables at a moment")
-    if near:
-        hint = f"did you mean {'.'.join(known[near[0]].name)}?"
+    hint = (
+        f"did you mean {'.'.join(known[near[0]].name)}?" if near else "`pumphouse schema show` lists tables at a moment"
+    )
     for event in reversed(timeline.ddls(Tso(0), at)):
         gone = [c for c in event.changes if c.before is not None and ".".join(c.before.name).lower() == asked.lower()]
         if gone:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from pumphouse.advice import Do, Dump, Hint, Restore, saying
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.archive.windows import Windows
@@ -310,7 +310,7 @@ def begin_at(view: ArchiveView, base: Tso | None, to: Tso | None) -> ArchiveView
     if base is None:
         return view
     if to is not None and base > to:
-        raise UsageError(f"the dump of {show(base)} is later than {show(to)}", hint=Do.LIST_BASES)
+        raise UsageError(f"the dump of {show(base)} is later than {show(to)}", hint="pumphouse archive ls")
     return replace(view, bases=(view.base_at(base),))
 
 
@@ -340,36 +340,36 @@ def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | 
 def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
     """Why no dump leads to a moment."""
     start, end, why = view.kept.start, view.end, ""
-    hint: Hint
+    hint: advice.Part | advice.Hint
     if not view.bases:
         return RestoreError(
             "the archive holds no dump of the tables that there were when it began: there is nothing to restore from",
-            hint=("take one, and every moment after it can be restored: ", Dump()),
+            hint=("take one, and every moment after it can be restored: ", advice.dump()),
         )
     first = view.bases[0].ts
     if target_ts < first and view.kept.base is not None:
         why = f"{view.kept.told()}; of what there is now, "
-        hint = ("the first moment is the oldest dump's; see ", Do.LIST_BASES)
+        hint = "the first moment is the oldest dump's; see `pumphouse archive ls`"
     elif start <= target_ts < first:
         why = f"the archive's first dump is exact from {show(first)} on, and "
-        hint = ("a restore begins from a dump; see ", Do.LIST_BASES)
+        hint = "a restore begins from a dump; see `pumphouse archive ls`"
     elif target_ts < start:
-        hint = ("nothing from before its beginning can be restored; see ", Do.LIST_BASES)
+        hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
     elif target_ts <= end and (lacking := view.lacking(target_ts, rules.leaves_out_name)):
         why = f"no dump before it has the rows of {lacking.name}, which a rule left out ({lacking.why}), and "
         hint = lacking_hint(lacking.name)
     elif target_ts <= end:
         why = "a table was brought back after the dump that lacks it, and "
-        hint = ("take a new dump: ", Dump())
+        hint = ("take a new dump: ", advice.dump())
     elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
         why = "it lies in the future, and "
-        hint = (Restore(to="latest"), " restores to the archive's end")
+        hint = (advice.restore("latest"), " restores to the archive's end")
     else:
         # Not "up to now, then try again": now is always behind the end.
-        hint = saying(
+        hint = advice.saying(
             "{} restores to the archive's end, which always lies before now; {} first takes in what was written since",
-            Restore(to="latest"),
-            Do.SNAPSHOT,
+            advice.restore("latest"),
+            advice.SNAPSHOT,
         )
     return TargetUnreachable(
         f"{show(target_ts)} cannot be restored: {why}the archive covers {show(start)} to {show(end)}",

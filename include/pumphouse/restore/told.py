@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pumphouse.advice import Restore, command_line
 from pumphouse.clock import duration
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import show, to_datetime
@@ -154,7 +153,7 @@ def _whole(report: RestoreReport, most: int) -> Iterator[Fact]:
         counts = report.lacks.counts() or "nothing that the dump saw"
         yield Fact(
             name="lacks",
-            value=f"{counts}; as text: {command_line(Restore(objects='FILE'))}",
+            value=f"{counts}; as text: `pumphouse restore --objects FILE`",
             below=(*_some(objects, most), *unseen),
         )
     yield from _rules(plan)

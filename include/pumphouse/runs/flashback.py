@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
-from pumphouse.advice import Do, Dump, Load, command_line
+from pumphouse import advice
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
@@ -42,7 +42,7 @@ from pumphouse.settings import Settings
 
 _UNLOGGED = (
     "what a flashback changes on the source is in no binlog, so the archive and the targets do not have it: run "
-    f"{command_line(Dump())} at once (no moment between another change of such a row and that dump can be restored), "
+    "`pumphouse archive dump` at once (no moment between another change of such a row and that dump can be restored), "
     "and the same flashback --into each target"
 )
 _OF_A_TARGET = "the source keeps its rows: what a flashback changes on a target, a diff and a proof find there"
@@ -184,7 +184,7 @@ def _view(archive: Archive, sought: Sought) -> ArchiveView:
     if view is None or sought.upto > view.end:
         raise TargetUnreachable(
             f"the archive ends at {show(archive.end())}, before {show(sought.upto)}",
-            hint=(Do.SNAPSHOT, " archives what came since; then run this again"),
+            hint=(advice.SNAPSHOT, " archives what came since; then run this again"),
         )
     return view
 
@@ -201,7 +201,7 @@ def _moment(there: TargetConnection, settings: Settings, archive: Archive, sough
     if stand.at < sought.upto:
         raise UsageError(
             f"target {there.name} is at {show(stand.at)}, and has not come to {show(sought.upto)}",
-            hint=(Load(), " first"),
+            hint=(advice.load(), " first"),
         )
     return Tso(min(stand.at, end))
 

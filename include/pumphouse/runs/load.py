@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import structlog
 
-from pumphouse.advice import ANY, Do, Load, Rule, joined
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
 from pumphouse.executor.executor import Executor
@@ -202,8 +202,8 @@ def _left_out_until_the_end(table: str, given: Given | None = None) -> Iterator[
         yield
     except LoadError as error:
         if table and (given is None or given.rules.left_out(table.lower()) is not None):
-            again = (f"{table} is left out until ", Load(table=table), " has ended: run it again")
-            error.advice = joined(again, error.advice)
+            again = (f"{table} is left out until ", advice.load(resync=table), " has ended: run it again")
+            error.advice = advice.joined(again, error.advice)
         raise
 
 
@@ -247,7 +247,7 @@ def _require_new(
                     f"target {connection.name} is another target of loads, [{section}]: {why}. Nothing was changed",
                     hint=(
                         "give the databases other names there by rules (",
-                        Rule("route", database=ANY, to=ANY),
+                        advice.Rule("route", database=advice.ANY, to=advice.ANY),
                         ") and the section a schema_name of its own, or correct its host and port",
                     ),
                     target=connection.name,
@@ -271,7 +271,7 @@ def _require_covered(view: ArchiveView, to: Tso | None) -> None:
     if to is not None and to > end:
         raise UsageError(
             f"the archive ends at {show(end)}, asked for {show(to)}",
-            hint=("without an end (`--to`) it loads all of the archive; ", Do.SNAPSHOT, " extends that"),
+            hint=("without an end (`--to`) it loads all of the archive; ", advice.SNAPSHOT, " extends that"),
         )
     if to is not None and to < start:
         raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}{view.kept.aside(to)}")

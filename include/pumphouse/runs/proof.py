@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pumphouse.advice import ShowSchema
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.layout import attempt_id
@@ -92,7 +91,7 @@ def prove(
         found = subjects(view, plan, rules, left_out, only)
         unknown = sorted(set(only) - {each.name.lower() for each in found})
         if unknown:
-            raise UsageError(f"there is no table {', '.join(unknown)} at {show(moment)}", hint=ShowSchema())
+            raise UsageError(f"there is no table {', '.join(unknown)} at {show(moment)}", hint="pumphouse schema show")
         given = Given(
             archive=archive,
             view=view,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import structlog
 
-from pumphouse.advice import Dump, ImportSchema, command_line
 from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK
@@ -35,7 +34,7 @@ log = structlog.get_logger()
 _LOCK_WAIT_S = 10
 _UNLOGGED = (
     "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: run "
-    f"{command_line(ImportSchema())}, then {command_line(Dump())}, before anybody changes it; a copy that you drop again "
+    "`pumphouse schema import`, then `pumphouse archive dump`, before anybody changes it; a copy that you drop again "
     "needs neither"
 )
 

@@ -20,7 +20,6 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from pumphouse.advice import ImportSchema
 from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
 from pumphouse.model.table import Job
 from pumphouse.mysql import HISTORY, connect, denied
@@ -128,7 +127,7 @@ class MysqlTableSource:
             if code in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
                 raise SchemaError(
                     f"{self.url}: there is no table {self.schema}.{self.table} on that server",
-                    hint=(ImportSchema(), " creates it (docs/client.md); or correct schema.history"),
+                    hint="`pumphouse schema import` creates it (docs/client.md); or correct schema.history",
                     url=self.url,
                 ) from error
             refused = denied(error, self._server, "schema")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from pumphouse.advice import Do, Hint
+from pumphouse import advice
 from pumphouse.errors import SchemaError, UnknownDdl
 from pumphouse.model.table import MISREAD, TableInfo, misread
 from pumphouse.model.tso import show
@@ -177,7 +177,7 @@ def _time_zone(event: DdlEvent) -> str:
     if name.lower() in {"system", "local"}:
         raise SchemaError(
             f"DDL job {event.job.id} rewrote rows in the time zone of a host ({name}), which it does not name",
-            hint=("make a new archive with ", Do.BEGIN_ARCHIVE, " under another archive id, and a new target from it"),
+            hint="make a new archive with `pumphouse archive init` under another archive id, and a new target from it",
             job_id=event.job.id,
         )
     if name:
@@ -234,11 +234,11 @@ def require_known(event: DdlEvent) -> None:
     if not event.problem:
         return
     if event.facts.reach is Reach.CLUSTER:
-        hint: Hint = ("make a new archive with ", Do.BEGIN_ARCHIVE, ", and a new target from it")
+        hint = "make a new archive with `pumphouse archive init`, and a new target from it"
     elif event.divided:
-        hint = ("leave all of its tables out, or none",)
+        hint = "leave all of its tables out, or none"
     else:
-        hint = ("a newer release may know it",)
+        hint = "a newer release may know it"
     raise UnknownDdl(
         f"{event.problem}. What lies before {show(event.commit_ts)} can be loaded and restored",
         hint=hint,
@@ -591,7 +591,7 @@ def _drop_schema(out: _Rendering) -> None:
     if info.name.lower() == out.keep_schema.lower():
         raise SchemaError(
             f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
-            hint="set target.schema_name to a name that the source does not use",
+            hint=("set schema_name in ", advice.Section(), " to a name that the source does not use"),
         )
     for before in (change.before for change in out.event.changes if change.before is not None):
         if _waits(out, before):

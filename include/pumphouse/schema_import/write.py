@@ -17,7 +17,6 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.err import IntegrityError, MySQLError
 
-from pumphouse.advice import Do
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from pumphouse.client.transaction import TransactionBinlog
@@ -134,7 +133,7 @@ class Stream:
             if self._clock.monotonic() >= until:
                 raise WindowHeld(
                     f"a killed import left a prewrite, and these Pumps have not asked for its outcome: {behind}",
-                    hint=(Do.LIST_PUMPS, " shows whether it runs; then run the import again"),
+                    hint="pumphouse pumps shows whether it runs; then run the import again",
                     holders=[],
                 )
             self._clock.sleep(0.2)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from pumphouse.advice import hint_of, worded
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.copied import behind
@@ -305,7 +304,7 @@ def _held_by(
     except BinlogError as error:
         return (HeldBy(who="cluster", why=error.message, hint=error.hint),)
     return tuple(
-        HeldBy(who=f"Pump {each.node_id}", why=each.why, hint=worded(hint_of(each.hint)))
+        HeldBy(who=f"Pump {each.node_id}", why=each.why, hint=each.hint)
         for each in verdicts
         if each.action is Action.HELD
     )

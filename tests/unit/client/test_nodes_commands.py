@@ -266,7 +266,7 @@ def test_open_prewrites_that_hold_a_closing_pump_are_named_with_what_to_type(clu
         held = rf"; open prewrite {busy.oldest} \(2023-11-14 22:13:20.000Z\), 3 in all; behind it: pumphouse-main"
         with pytest.raises(PumpError, match=rf"is closing and not offline after 0.1 s{held}") as error:
             run("offline-pump", "p:8250", "--wait", "0.1", code=None)
-        for command in ("pump status p:8250", f"pump settle {busy.oldest} --reason …", "snapshot"):
+        for command in ("pump status p:8250", f"pump settle {busy.oldest} --reason WHY", "snapshot"):
             assert f"`pumphouse {command}`" in error.value.hint
         text = run("offline-pump", "p:8250").stdout
         assert re.search(held, text) and "`pumphouse pump status p:8250` lists" in text

@@ -121,7 +121,7 @@ def test_no_line_begins_a_list_or_has_an_entity_or_a_line_of_its_own() -> None:
 
 def test_the_objects_that_no_restore_builds_are_counted_with_the_way_to_their_text() -> None:
     told = "\n".join(as_text(plan_told(report(lacks=SourceObjects(cluster_id=1, begun=START, objects=(), unseen=())))))
-    assert "lacks     nothing that the dump saw; as text: `pumphouse restore --to … --objects FILE`" in told
+    assert "lacks     nothing that the dump saw; as text: `pumphouse restore --objects FILE`" in told
 
 
 def test_the_question_tells_restores_apart() -> None:
