@@ -57,9 +57,9 @@ def _dag(command: Command) -> str:
     given: dict[str, list[str]] = {}
     for option, value in command.options:
         if option in ("--target", "--into"):
-            offered = _settings().loaded if option == "--target" else _settings().airflow.restore_targets
-            value = _CONNECTIONS.get(value or THIS, value)  # noqa: PLW2901 - as Airflow calls it
-            if value not in offered and (option, value) != ("--target", THIS):
+            offered = (THIS, *_settings().loaded) if option == "--target" else _settings().airflow.restore_targets
+            value = _CONNECTIONS.get(str(value), value)  # noqa: PLW2901 - as Airflow calls it
+            if value not in offered:
                 return ""
         if option not in titles:
             return ""

@@ -161,20 +161,3 @@ def test_the_wheel_installs_no_package_called_include(tmp_path: Path) -> None:
     assert {name for name in names if not name.endswith(".dist-info")} == {
         "pumphouse", "pump_service", "spark_tasks", "binlog_airflow",
     }  # fmt: skip
-
-
-def test_no_room_below_the_composition_root_takes_all_settings() -> None:
-    """It takes values, a section, or several (`pumphouse.sections`): what it reads is in its signature."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (whole,) = [each for each in contracts if each["type"] == "layers" and "containers" not in each]
-    above = {
-        name for layer in whole["layers"][: whole["layers"].index("pumphouse.parts") + 1] for name in layer.split(" | ")
-    }
-    takes = set()
-    for name, path in modules({"pumphouse": LIBRARY}).items():
-        if name == "pumphouse.settings" or any(f"{name}.".startswith(f"{each}.") for each in above):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "pumphouse.settings":
-                takes |= {name for alias in node.names if alias.name == "Settings"}
-    assert takes == set()

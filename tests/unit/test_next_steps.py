@@ -15,6 +15,7 @@ from pumphouse.errors import (
     StoreUnavailable,
     TargetUnavailable,
     UsageError,
+    naming,
 )
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.moment import parse_time
@@ -27,6 +28,17 @@ from pumphouse.settings import ArchiveSettings, SchemaSettings, TargetSettings
 def test_a_target_that_is_not_there_names_the_settings() -> None:
     with pytest.raises(TargetUnavailable, match=r"is it running\? check host, port or unix_socket in \[target\]"):
         TargetConnection.open(TargetSettings(host="127.0.0.1", port=1))
+
+
+def test_an_error_of_another_target_names_that_one_and_not_the_one_of_the_run() -> None:
+    server = TargetSettings(host="127.0.0.1", port=1)
+    for section in ("target", "targets.us"):
+        with pytest.raises(TargetUnavailable) as refused, naming("eu"), naming("target"):
+            TargetConnection.open(server, section=section)
+        assert refused.value.hint == f"is it running? check host, port or unix_socket in [{section}]"
+    with pytest.raises(TargetUnavailable) as refused, naming("eu"):
+        TargetConnection.open(server, section="target")  # as a run calls the one that it aims at
+    assert refused.value.hint.endswith("in [targets.eu]")
 
 
 def test_a_history_that_is_down_names_its_setting() -> None:

@@ -114,7 +114,7 @@ def commit_window(
             ddl=ddl,
             declared=tuple(each.declared for each in found if each.declared is not None),
             accepted=(*accepted, *settled, *without),
-            binlog_skipped=binlog_skipped(settings),
+            binlog_skipped=binlog_skipped(settings.history.history, settings.tls),
         )
     )
     if manifest.binlog_skipped:

@@ -131,7 +131,7 @@ def diff(
             *sides,
             schemas=mapped or None,
             ignore=(*ignore, *beside),
-            own=parts_schemas(context.settings),
+            own=parts_schemas(context.settings.written_to),
             views=not no_views,
             first=_FIRST if first is None else first,
             connections=connections or context.settings.load.connections,

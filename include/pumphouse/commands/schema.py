@@ -105,7 +105,7 @@ def import_command(
             asked,
             tls=settings.tls,
             targets=settings.target_sections,
-            own=parts_schemas(settings),
+            own=parts_schemas(settings.written_to),
             listen=listen,
             dry_run=dry_run,
         )

@@ -351,7 +351,7 @@ class _Dump:
     def _ours(self) -> set[str]:
         """Databases that are none of the source."""
         history = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
-        return {history, *parts_schemas(self._settings)}
+        return {history, *parts_schemas(self._settings.written_to)}
 
     def _keep_objects(self, low: Tso) -> tuple[SourceObjects, str]:
         """What a copy of the source lacks, as text, and its digest; what another run has kept is as good."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,18 +19,20 @@ from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.mysql import DUMP, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
-from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
+from pumphouse.settings import NamedTarget, SchemaSettings, ServerSettings, TargetSettings
 
 log = structlog.get_logger()
 
 _COMPARE_S = 5.0
 _CORRECT: advice.Hint = ("correct host and port in ", advice.Section())
 _NO_UUID = re.compile(r"^[0-]*$")
+# What a server of the settings is called, its section, and where it is.
+Known = tuple[str, str, ServerSettings]
 
 
-def require_not_source(connection: TargetConnection, settings: Settings) -> None:
+def require_not_source(connection: TargetConnection, known: Iterable[Known], cluster_url: str) -> None:
     """LoadError when a target is the source; ConfigError where nobody can tell, as the source lets us not in."""
-    for what, section, other in sources(settings):
+    for what, section, other in known:
         why, note = same_server(connection, other, section)
         if why:
             raise LoadError(
@@ -40,9 +42,9 @@ def require_not_source(connection: TargetConnection, settings: Settings) -> None
             )
         if note:
             log.warning("target_not_compared", server=connection.name, other=server_name(other), note=note)
-    if is_cluster(connection, settings.cluster.url):
+    if is_cluster(connection, cluster_url):
         raise LoadError(
-            f"target {connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
+            f"target {connection.name} is a TiDB of the source's cluster {cluster_url}. Nothing was changed",
             hint=_CORRECT,
             target=connection.name,
         )
@@ -67,13 +69,13 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
             )
 
 
-def sources(settings: Settings) -> Iterator[tuple[str, str, ServerSettings]]:
-    """(what it is called, its section, where) of servers of the source that the settings name."""
-    if settings.source.host or settings.source.unix_socket:
-        yield "the source, [source]", "source", settings.source
-    history = history_server(settings.history)
-    if history is not None:
-        yield "the source, the server of schema.history", "schema", history
+def sources(source: ServerSettings, history: SchemaSettings) -> Iterator[Known]:
+    """Servers of the source that the settings name."""
+    if source.host or source.unix_socket:
+        yield "the source, [source]", "source", source
+    server = history_server(history)
+    if server is not None:
+        yield "the source, the server of schema.history", "schema", server
 
 
 def shared_with(

@@ -262,7 +262,7 @@ def _tell_apart(
 ) -> Iterator[str]:
     """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
     check: advice.Hint = ("correct ", named_in(into))
-    known = list(sources(settings))
+    known = list(sources(settings.source, settings.history))
     for what, section, source in known:
         yield from _refuse(connection, what, source, same_server(connection, source, section), check)
     if not known and not settings.cluster.url.startswith("pd://"):  # of that one, `is_cluster` knows the servers

@@ -15,7 +15,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import give_up, own_target, require_ours
-from pumphouse.loader.apart import require_not_source, shared_with
+from pumphouse.loader.apart import require_not_source, shared_with, sources
 from pumphouse.loader.begin import is_beginning, plan_equal, plan_first, ready_at, require_new
 from pumphouse.loader.failed import noting
 from pumphouse.loader.fence import Ownership, raise_again
@@ -223,12 +223,13 @@ def _require_new(
             hint=f"there: {'; '.join(remedy for _, remedy in problems)}; then run this again",
             target=connection.name,
         )
+    known = sources(settings.source, settings.history)
     if equal_at is not None:
-        require_not_source(connection, settings)
+        require_not_source(connection, known, settings.cluster.url)
         return
     unknown = ""
     try:
-        require_not_source(connection, settings)
+        require_not_source(connection, known, settings.cluster.url)
     except ConfigError as error:  # where nobody can tell, nothing that is there is touched
         unknown = error.message
     try:
