@@ -55,6 +55,10 @@ SNAPSHOT = Command("snapshot")
 REBUILD_SCHEMA = Command("schema rebuild")
 
 
+def _options(of: dict[str, str]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((f"--{name.replace('_', '-')}", value) for name, value in of.items())
+
+
 def dump(*tables: str) -> Command:
     """Dump the source, or ``tables`` of it."""
     return Command("archive dump", tuple(("--table", table) for table in tables))
@@ -68,6 +72,9 @@ def load(**options: str) -> Command:
 def restore(to: str = ANY, *, dry_run: bool = False, **options: str) -> Command:
     """Restore all, or a ``table``; without ``into``, the restore target."""
     return Command("restore", (*_options(options), ("--to", to), *((("--dry-run", None),) if dry_run else ())))
+
+
+RESTORE_THIS, EQUAL_AT = restore(into=THIS), load(equal_at=ANY)
 
 
 def compare(database: str) -> Command:
@@ -112,9 +119,9 @@ def of_table(part: Part, name: str, called: str) -> Part:
     if isinstance(part, Rule) and part.table == name:
         return replace(part, table=called)
     if isinstance(part, Command):
-        now = {"--table": (name, called), "--resync": (name, called)}
-        now["--schema"] = (name.partition(".")[0], called.partition(".")[0])
-        return _with(part, lambda option, value: now[option][1] if now.get(option, ("",))[0] == value else value)
+        now = {("--table", name): called, ("--resync", name): called}
+        now["--schema", name.partition(".")[0]] = called.partition(".")[0]
+        return _with(part, lambda *each: now.get(each, each[1]))
     return part
 
 
@@ -159,10 +166,6 @@ def _part(found: Any) -> Part:
 
 def _with(command: Command, change: Callable[[str, str | None], str | None]) -> Command:
     return replace(command, options=tuple((option, change(option, value)) for option, value in command.options))
-
-
-def _options(of: dict[str, str]) -> tuple[tuple[str, str | None], ...]:
-    return tuple((f"--{name.replace('_', '-')}", value) for name, value in of.items())
 
 
 def _said(command: Command) -> list[str]:

@@ -604,13 +604,13 @@ def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -
         if found is None:
             raise GapError(
                 f"target {target!r} has no checkpoint to go on from",
-                hint=("restore it first: ", advice.restore(into=advice.THIS)),
+                hint=("restore it first: ", advice.RESTORE_THIS),
             )
         checkpoint = found.ts
         if checkpoint > stop:
             raise TargetAhead(
                 f"the target stands at {tso.show(checkpoint)}, beyond the stop {tso.show(stop)}",
-                hint=("restore it to a moment before the stop: ", advice.restore(into=advice.THIS)),
+                hint=("restore it to a moment before the stop: ", advice.RESTORE_THIS),
                 checkpoint=checkpoint,
                 archive_end=stop,
             )

@@ -87,10 +87,14 @@ def test_the_command_line_takes_every_call_that_a_text_names() -> None:
                         continue  # the command as such
                     try:
                         _parse(words)
+                    except (click.MissingParameter, click.BadOptionUsage):
+                        pass  # it names an option as such
                     except click.ClickException as error:
-                        wrong.append(f"{path.name}: {call}: {error.format_message()}")
+                        of = getattr(error, "param", None)
+                        if not (of and isinstance(of.type, click.Path)):
+                            wrong.append(f"{path.name}: {call}: {error.format_message()}")
     assert seen > 100
-    assert wrong == []
+    assert wrong == [], "\n".join(wrong)
 
 
 def test_no_hint_that_airflow_shows_writes_as_text_what_airflow_says_otherwise() -> None:

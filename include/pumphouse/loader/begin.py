@@ -46,12 +46,7 @@ def require_new(
             )
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
-            hint=(
-                "take one: ",
-                advice.dump(),
-                "; or say when the target was equal: ",
-                advice.load(equal_at=advice.ANY),
-            ),
+            hint=advice.saying("take one: {}; or say when it was equal: {}", advice.dump(), advice.EQUAL_AT),
             target=connection.name,
         )
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
@@ -61,12 +56,7 @@ def require_new(
     if taken:
         raise LoadError(
             f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
-            hint=(
-                advice.restore(into=advice.THIS),
-                " replaces them; ",
-                advice.load(equal_at=advice.ANY),
-                " keeps them",
-            ),
+            hint=(advice.RESTORE_THIS, " replaces them; ", advice.EQUAL_AT, " keeps them"),
             target=connection.name,
         )
     return base

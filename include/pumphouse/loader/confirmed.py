@@ -21,7 +21,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.settings import TargetSettings
 
-_RESTORE = "restore it: ", advice.restore(into=advice.THIS)
+_RESTORE = "restore it: ", advice.RESTORE_THIS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ def require_ready(given: Given, checkpoint: Checkpoint) -> None:
         target = address(given.target)
         raise TargetIncomplete(
             f"target {target} is {checkpoint.state}: {checkpoint.reason}",
-            hint=("restore it: ", advice.restore(into=advice.THIS)),
+            hint=("restore it: ", advice.RESTORE_THIS),
             target=target,
             state=str(checkpoint.state),
         )
@@ -121,7 +121,7 @@ def _require_before(given: Given, goal: Tso, at: Tso, what: str) -> None:
         target = address(given.target)
         raise TargetAhead(
             f"target {target} {what} {show(at)}, beyond {show(goal)}, which was asked for",
-            hint=("a load only goes forward: ask for a later moment, or ", advice.restore(into=advice.THIS)),
+            hint=("a load only goes forward: ask for a later moment, or ", advice.RESTORE_THIS),
             target=target,
             checkpoint=at,
             to=goal,

@@ -74,7 +74,7 @@ def require_state(connection: TargetConnection) -> None:
             f"{engine}, which has no transactions",
             hint=(
                 f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there; if loads ran while it was so: ",
-                advice.restore(into=advice.THIS),
+                advice.RESTORE_THIS,
             ),
             target=connection.name,
         )
