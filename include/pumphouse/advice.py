@@ -146,9 +146,9 @@ def to_json(hint: Hint) -> list[Any]:
     ]
 
 
-def of_json(found: list[Any]) -> Hint:
-    """The hint again."""
-    return tuple(map(_part, found))
+def of_json(found: list[Any] | str) -> Hint:
+    """The hint again; an older release sends its text."""
+    return hint_of(found) if isinstance(found, str) else tuple(map(_part, found))
 
 
 def _part(found: Any) -> Part:

@@ -158,6 +158,7 @@ def test_advice_that_this_release_does_not_know_arrives_as_text(part: object) ->
         {"type": "RowRejected", "message": "no", "hint": ["do this: ", part], "facts": {}}
     ).encode()
     assert str(faults.load(data)) == "no (do this: `pumphouse x`)"
+    assert advice.of_json("`pumphouse x`") == ("`pumphouse x`",)
 
 
 def _said(target: str, *parts: Part) -> str:
