@@ -5,7 +5,6 @@ Each command lives in ``commands/<file>.py`` and is imported when it is called, 
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import os
@@ -21,6 +20,7 @@ from pumphouse.errors import BinlogError, ConfigError, UsageError
 from pumphouse.extras import way_out
 from pumphouse.log import LEVELS, configure_logging
 from pumphouse.settings import Settings, settings_file
+from pumphouse.starting import imported_to_stay
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -64,21 +64,13 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command.
-
-        What its libraries make stays until the process ends: garbage collection, which would look at all of it again
-        and again, and once more at the end, leaves it alone. That is a third of the start and the end of a command.
-        """
+        """Import one command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        gc.disable()
-        try:
+        with imported_to_stay():
             command: click.Command = getattr(importlib.import_module(module), attribute)
-        finally:
-            gc.enable()
-        gc.freeze()
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -22,3 +22,19 @@ def test_garbage_collection_leaves_what_a_command_imports_alone() -> None:
             [sys.executable, "-c", _LOOK.format(name=name)], check=True, capture_output=True, text=True
         )
         assert done.stdout.split() == ["True", "True", "True"]
+
+
+_ARROW = """
+import sys
+import click
+from pumphouse.cli import cli
+cli.get_command(click.Context(cli), "restore")
+import pyarrow as pa
+pa.array([1]), pa.scalar(b"x")
+print("pandas" in sys.modules, pa.table({"n": [7]}).to_pandas()["n"][0])
+"""
+
+
+def test_a_command_imports_no_pandas_and_who_wants_a_frame_gets_one() -> None:
+    done = subprocess.run([sys.executable, "-c", _ARROW], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "7"]
