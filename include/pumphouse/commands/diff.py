@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pumphouse.advice import Section
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, UsageError
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, UsageError, advising
 from pumphouse.settings import ServerSettings, Settings, TargetSettings
 
 if TYPE_CHECKING:
@@ -184,7 +185,10 @@ def _with_archive(context: Context, target: str, moment: str, schemas: tuple[str
     if followed is not None:
         server = server.model_copy(update={"schema_name": followed.target.schema_name})
     at = parse_moment(moment, partial(read_time, settings, word=LATEST))
-    with bar(enabled=not as_json) as progress:
+    with (
+        advising(lambda part: "what --target names" if isinstance(part, Section) else part),
+        bar(enabled=not as_json) as progress,
+    ):
         proof = hold_against(
             settings,
             server,

@@ -249,7 +249,11 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
     if problems:
         raise RestoreError(
             f"{address(target)} cannot take this restore: {'; '.join(problems)}",
-            hint=("nothing was changed; put it right, then ", advice.restore(dry_run=True), " looks again"),
+            hint=(
+                "nothing was changed; put it right, then ",
+                advice.restore(into=advice.THIS, dry_run=True),
+                " looks again",
+            ),
             problems=list(problems),
         )
 

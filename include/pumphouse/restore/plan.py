@@ -363,12 +363,12 @@ def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | Non
         hint = ("take a new dump: ", advice.dump())
     elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
         why = "it lies in the future, and "
-        hint = (advice.restore("latest"), " restores to the archive's end")
+        hint = "`--to latest` (in the form: latest) restores to the archive's end"
     else:
         # Not "up to now, then try again": now is always behind the end.
         hint = advice.saying(
-            "{} restores to the archive's end, which always lies before now; {} first takes in what was written since",
-            advice.restore("latest"),
+            "`--to latest` (in the form: latest) restores to the archive's end, which always lies before now; {} first "
+            "takes in what was written since",
             advice.SNAPSHOT,
         )
     return TargetUnreachable(

@@ -223,13 +223,12 @@ def _require_new(
             hint=f"there: {'; '.join(remedy for _, remedy in problems)}; then run this again",
             target=connection.name,
         )
-    known = sources(settings.source, settings.history)
     if equal_at is not None:
-        require_not_source(connection, known, settings.cluster.url)
+        require_not_source(connection, sources(settings.source, settings.history), settings.cluster.url)
         return
     unknown = ""
     try:
-        require_not_source(connection, known, settings.cluster.url)
+        require_not_source(connection, sources(settings.source, settings.history), settings.cluster.url)
     except ConfigError as error:  # where nobody can tell, nothing that is there is touched
         unknown = error.message
     try:
