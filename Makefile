@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A test that even its own time limit does not end: its process says where every thread stands and exits, and the run ends.
 ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+# Two fifths of what the suite takes is waiting for time to pass: three workers for two cores.
+WORKERS ?= 3
 PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -79,13 +81,13 @@ mysql: $(STAMP)  ## A real MySQL for tests into build/mysql (root on a Debian, d
 	@$(BIN)/python -m tests.support.mysql
 
 test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
-	$(BIN)/pytest --server mysql tests/integration -q -m "not slow" -n 2 --dist loadfile -rs
+	$(BIN)/pytest --server mysql tests/integration -q -m "not slow" -n $(WORKERS) --dist loadfile -rs
 
-test: $(STAMP) system ## All tiers
+test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
-	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile --no-loadscope-reorder $(ENDS)
-	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -rs $(ENDS)
+	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
+	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows

@@ -17,7 +17,8 @@ import hypothesis
 import pytest
 import structlog
 
-from tests.support import kind
+from tests.support import keeper, kind
+from tests.support.order import place, tier_of
 
 # A machine that stands still for a moment says nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -25,7 +26,6 @@ hypothesis.settings.load_profile("untimed")
 
 RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
 _results: list[dict[str, object]] = []
-_ORDER = ("e2e", "ui", "tidb", "dags", "integration", "crash", "property", "golden", "unit", "architecture")
 # By tier, which is a folder of tests: seconds of all its tests, with what they set up; and how many there were.
 _seconds: Counter[str] = Counter()
 _tests: Counter[str] = Counter()
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    keeper.keep()
     kind.choose(config.getoption("--server"))
 
 
@@ -48,8 +49,8 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files of slow tiers come first: workers that are dealt out files in this order end together."""
-    items.sort(key=lambda item: _ORDER.index(tier) if (tier := _tier(item.nodeid)) in _ORDER else len(_ORDER))
+    """Long files come first, then those of slow tiers: workers that are dealt out files in this order end together."""
+    items.sort(key=lambda item: place(item.nodeid))
     if kind.is_mysql():
         _only_on_mysql(config, items)
 
@@ -75,13 +76,9 @@ def _has_server(item: pytest.Item) -> bool:
     return "server" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "module", None), "mariadb")
 
 
-def _tier(nodeid: str) -> str:
-    return nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
-
-
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # With pytest-xdist this is told of every test in the process that began it too.
-    tier = _tier(report.nodeid)
+    tier = tier_of(report.nodeid)
     _seconds[tier] += report.duration
     _tests[tier] += report.when == "setup"
     if report.when == "call":

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.stack.once import copy_once_made
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,14 +30,18 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "include", ROOT / "plugins"))),
     }
-    subprocess.run(
-        [sys.executable, "-m", "airflow", "db", "migrate"],
-        env=env,
-        check=True,
-        capture_output=True,
-        cwd=home,
-        timeout=240,
-    )
+
+    def migrated(at: Path) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            env={**env, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{at}"},
+            check=True,
+            capture_output=True,
+            cwd=home,
+            timeout=240,
+        )
+
+    copy_once_made("airflow.db", home / "airflow.db", migrated, of=(version("apache-airflow"),))
     return env
 
 

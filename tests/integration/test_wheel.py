@@ -16,6 +16,7 @@ import pytest
 from pumphouse.extras import EXTRA_OF
 from pumphouse.registry.file import FileCluster
 from tests.stack.mariadb import MariaDbServer
+from tests.support import keeper
 from tests.support.pumpserver import PumpServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,7 +190,7 @@ def test_dags_parse_and_a_pump_is_archived_in_what_others_hold_fixed(
     }
     with subprocess.Popen(
         [python, "-m", "pumphouse", "pump", "run", "--data-dir", tmp_path / "data", "--addr", "127.0.0.1:0"],
-        env={"PATH": os.environ["PATH"], **settings}, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env={name: os.environ[name] for name in ("PATH", keeper.MARK)} | settings, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
     ) as pump:  # fmt: skip
         try:
             assert "serving" in (pump.stdout.readline() if pump.stdout else "")

@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 from pumphouse.durable import write_atomic
 from pumphouse.mysql.dsn import Dsn
 from tests.stack import system
+from tests.stack.once import copy_once_made, stamp
 from tests.stack.ports import free_port
 from tests.stack.supervisor import StackError, Supervisor
 
@@ -119,21 +120,21 @@ class MariaDbServer:
     def _install(self) -> None:
         if (self.data_dir / "mysql").is_dir():
             return
-        # A killed installation leaves half a directory: it is made aside and renamed.
-        aside = self.directory / "data.new"
-        shutil.rmtree(aside, ignore_errors=True)
+        programs = stamp(system.install_db()), stamp(system.mariadbd())
+        copy_once_made("mariadb", self.data_dir, self._make, of=(*programs, *_user()))
+
+    def _make(self, at: Path) -> None:
         command = [
             system.install_db(),
             "--no-defaults",
-            f"--datadir=./{aside.name}",  # the script breaks at blanks in a path
+            f"--datadir=./{at.name}",  # the script breaks at blanks in a path
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             *_user(),
         ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=self.directory, env=self._env())
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=at.parent, env=self._env())
         if done.returncode:
             raise StackError(f"no MariaDB data directory could be made: {(done.stderr or done.stdout)[-600:]}")
-        aside.rename(self.data_dir)
 
     def _start_once(self) -> None:
         # The init file runs before the first connection is served: there is no moment without a password.

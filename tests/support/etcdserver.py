@@ -18,10 +18,7 @@ from typing import Any, Self
 from pumphouse.settings import TlsSettings
 from tests.stack.ports import free_port
 from tests.stack.system import etcd
-
-# Elections wait for fsyncs. These servers are killed, never the machine, so memory will do where there is enough.
-_MEMORY = Path("/dev/shm")
-_ENOUGH_BYTES = 2 << 30
+from tests.support import keeper
 
 
 class EtcdServers:
@@ -32,8 +29,10 @@ class EtcdServers:
     ) -> None:
         self._directory = directory
         self._data = directory
-        if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
-            self._data = Path(tempfile.mkdtemp(prefix="etcd-", dir=_MEMORY))
+        # Elections wait for fsyncs. These servers are killed, never the machine, so memory will do where there is room.
+        memory = keeper.memory()
+        if memory is not None:
+            self._data = Path(tempfile.mkdtemp(prefix="etcd-", dir=memory))
         self._tls = tls
         self._arguments = arguments
         self._scheme = "https" if tls else "http"

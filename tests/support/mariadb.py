@@ -1,7 +1,6 @@
 """A MariaDB server for a test module, and a TargetConnection that owns it; with ``--server mysql`` it is a MySQL."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import SchemaSettings, ServerSettings, SourceSettings, TargetSettings
 from tests.stack.mariadb import MariaDbServer
+from tests.support import keeper
 from tests.support.kind import chosen, is_mysql
 from tests.support.mysql import MySqlServer
 
@@ -72,9 +72,7 @@ def directory_in_memory() -> Iterator[Path]:
 
     On a disk where memory has no room.
     """
-    memory = Path("/dev/shm")
-    room = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
-    with tempfile.TemporaryDirectory(dir=memory if room else None) as name:
+    with tempfile.TemporaryDirectory(dir=keeper.memory()) as name:
         yield Path(name)
 
 

@@ -20,6 +20,7 @@ from pumphouse.durable import write_atomic
 from pumphouse.mysql.dsn import Dsn
 from tests.stack import system
 from tests.stack.mariadb import MariaDbServer
+from tests.stack.once import copy_once_made, stamp
 from tests.stack.supervisor import StackError
 from tests.support.kind import MYSQL_PROGRAM, MYSQL_ROOT
 
@@ -45,18 +46,20 @@ class MySqlServer(MariaDbServer):
         if (self.data_dir / "mysql").is_dir():
             return
         names = [each for each in self.arguments if each.startswith("--lower-case-table-names")]  # never changed later
-        aside = self.directory / "data.new"
-        shutil.rmtree(aside, ignore_errors=True)
-        done = subprocess.run(
-            [*_command(aside), "--initialize-insecure", "--innodb-redo-log-capacity=8M", *names],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=self._env(),
-        )
-        if done.returncode:
-            raise StackError(f"no MySQL data directory could be made: {(done.stderr or done.stdout)[-600:]}")
-        aside.rename(self.data_dir)
+
+        def make(at: Path) -> None:
+            done = subprocess.run(
+                [*_command(at), "--initialize-insecure", "--innodb-redo-log-capacity=8M", *names],
+                check=False,
+                capture_output=True,
+                text=True,
+                env=self._env(),
+            )
+            if done.returncode:
+                raise StackError(f"no MySQL data directory could be made: {(done.stderr or done.stdout)[-600:]}")
+            (at / "auto.cnf").unlink(missing_ok=True)  # a server's own id, which it makes itself at its first start
+
+        copy_once_made("mysql", self.data_dir, make, of=(stamp(str(MYSQL_PROGRAM)), *names))
 
     def _start_once(self) -> None:
         init = self.directory / "init.sql"

@@ -21,11 +21,14 @@ import psutil
 import pyspark
 
 from spark_tasks.java import java_home
+from tests.support import keeper
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MASTER_PORT = 7077
 # What a worker's host has: Python with the locked packages, and nothing that says where our code is.
-_ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+_ENVIRONMENT = {
+    name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG", keeper.MARK) if name in os.environ
+}
 
 
 def _ip(*arguments: str) -> None:

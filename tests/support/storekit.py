@@ -34,14 +34,14 @@ from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.settings import PumpSettings
+from tests.support import keeper
 from tests.support.setclock import QuickClock
 
 
 @contextmanager
 def quick_directory() -> Iterator[Path]:
     """A directory on a file system whose fsync costs nothing, where there is one."""
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as name:
+    with tempfile.TemporaryDirectory(dir=keeper.memory()) as name:
         yield Path(name)
 
 

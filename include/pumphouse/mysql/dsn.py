@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
-import pymysql
 from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from pumphouse.errors import ConfigError
-from pumphouse.mysql.connection import tls_context
+from pumphouse.mysql.connection import SharedTlsConnection, tls_context
 from pumphouse.settings import ServerSettings
 
 
@@ -85,4 +84,4 @@ class Dsn:
         }
         if self.schema:
             settings.setdefault("database", self.schema)
-        return pymysql.connect(**settings)
+        return SharedTlsConnection(**settings)

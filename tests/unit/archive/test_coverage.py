@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pumphouse.archive import pull_pump
+from pumphouse.archive import declare, pull_pump
 from pumphouse.archive.coverage import given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
 from pumphouse.archive.manifest import Declaration, PumpEntry
@@ -758,7 +758,8 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
 @pytest.mark.parametrize("where", ["inside", "passed"])
 @pytest.mark.parametrize("kind", ["late", "orphan"])
 def test_what_only_a_pump_shows_as_accepted_holds_until_the_archive_has_a_record(world, monkeypatch, kind, where):
-    monkeypatch.setattr(pull_pump, "_FIRST_BINLOG_S", 0.3)
+    for asked_by in (declare, pull_pump):
+        monkeypatch.setattr(asked_by, "_FIRST_BINLOG_S", 0.3)
     pump = world.pump()
     world.init()
     start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pumphouse.diff.compare import compare
 from pumphouse.dump.source import execute, session
 from pumphouse.errors import BinlogError, ConfigError, HistoryUnavailable, SourceFailed, TargetUnavailable
 from pumphouse.loader.target import TargetConnection
+from pumphouse.mysql.connection import ServerConnection
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.history import open_history
 from pumphouse.settings import SchemaSettings, SourceSettings, TargetSettings
@@ -169,3 +171,10 @@ def test_an_answer_that_makes_no_sense_is_an_error_of_ours(door: Callable[[int],
     rogue = Rogue(answer=answer)
     with rogue.serving() as port, pytest.raises((BinlogError, MySQLError)):
         door(port)
+
+
+def test_where_nothing_is_verified_no_connection_reads_what_the_machine_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: pytest.fail("20 ms at each connection"))
+    one, other = (ServerConnection("target", host="127.0.0.1", defer_connect=True) for _ in range(2))
+    assert one.ctx is other.ctx
+    assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)

@@ -1,0 +1,38 @@
+"""In which order files of tests are dealt out to the workers of a run: what takes long first, so that all end together."""
+
+from __future__ import annotations
+
+# More than half a minute, by what they took. The first ones go side by side: two wait more than they work.
+LONGEST = (
+    "tests/ui/test_walk.py",
+    "tests/dags/test_backfill.py",
+    "tests/integration/test_s3_faults.py",
+    "tests/integration/test_dump.py",
+    "tests/integration/test_capture.py",
+    "tests/integration/test_spark_cluster.py",
+    "tests/e2e/test_up.py",
+    "tests/integration/test_recorded_histories.py",
+    "tests/crash/test_capture_kill.py",
+    "tests/integration/test_damaged_archive.py",
+    "tests/integration/test_pump_on_pd.py",
+    "tests/integration/test_one_view.py",
+    "tests/integration/test_copies.py",
+    "tests/integration/test_proof_recorded.py",
+    "tests/unit/archive/test_every_byte.py",
+    "tests/integration/test_spark_load.py",
+)
+TIERS = ("e2e", "ui", "tidb", "dags", "integration", "crash", "property", "golden", "unit", "architecture")
+
+
+def place(nodeid: str) -> tuple[int, int]:
+    """Sorts tests: those of long files, then those of slow tiers."""
+    return _index(LONGEST, nodeid.partition("::")[0]), _index(TIERS, tier_of(nodeid))
+
+
+def tier_of(nodeid: str) -> str:
+    """The folder of tests; '' of what is in none."""
+    return nodeid.split("/")[1] if nodeid.startswith("tests/") else ""
+
+
+def _index(order: tuple[str, ...], name: str) -> int:
+    return order.index(name) if name in order else len(order)
