@@ -26,17 +26,20 @@ from pumphouse.export.pbfiles import file_name
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.export.run import export_pb
 from pumphouse.file_import.run import Given, ImportReport, import_pb
+from pumphouse.file_import.schema import FileDdl, FileSchema
 from pumphouse.history.changes import Changed
 from pumphouse.loader.report import silent
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import MAX_TSO, Tso, compose
 from pumphouse.objectstore.file import FileStore
+from pumphouse.objectstore.open import open_store
 from pumphouse.parts import Parts
 from pumphouse.runs.history import told_changes
 from pumphouse.settings import ArchiveSettings, Settings, TargetSettings
 from tests.support import everytype, mariadb, pbmessages
 from tests.support.loading import restored
+from tests.support.motoserver import s3_server
 from tests.support.recorded import DIRECTORY, Recorded, replayed, take_windows
 from tests.tidb.chain import empty
 from tests.tidb.contents import differences, target_contents
@@ -282,8 +285,9 @@ def _table() -> dict[str, Any]:
     return table_info(1, "t", [column(1, "id", flag=3), column(2, "name", 15)])
 
 
-def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path: Path) -> None:
-    files = Files(tmp_path / "files")
+def _rows_of_one_table(folder: Path) -> Files:
+    """3,000 rows in three files."""
+    files = Files(folder)
     files.ddl("CREATE DATABASE every")
     files.ddl("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(64))", "every")
     info = TableInfo.from_dict(_table())
@@ -291,10 +295,36 @@ def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path:
         files.txn(event(info, INSERT, {1: number, 2: b"x" * 60}))
         if number % 1000 == 999:
             files.end()
+    return files
+
+
+def _ids(archive: Archive) -> list[int]:
+    return [values[1] for _, _, values in changes_of(archive)]
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from tests.integration.test_import_pb import imported
+print(imported(Path(sys.argv[1]), Path(sys.argv[2]), window_bytes=20_000).windows)
+"""
+
+
+def _started(files: Files, root: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", _CHILD, str(files.folder), str(root)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+
+def _windows(root: Path) -> int:
+    return len(list(root.glob("*/windows/**/*.json")))
+
+
+def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path: Path) -> None:
+    files, root = _rows_of_one_table(tmp_path / "files"), tmp_path / "root"
     words = [sys.executable, "-m", "pumphouse", "archive", "import", "--format", "pb", str(files.folder)]
-    words += ["--archive", f"file://{tmp_path}/root"]
+    words += ["--archive", f"file://{root}"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    while child.poll() is None and not list((tmp_path / "root").glob("*/genesis.json")):
+    while child.poll() is None and not list(root.glob("*/genesis.json")):
         time.sleep(0.001)
     child.send_signal(signal.SIGKILL)
     child.communicate()
@@ -303,11 +333,119 @@ def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path:
     later = sorted(files.folder.glob("binlog-*"))[1:]
     for path in later:
         path.rename(path.parent / "kept" / path.name)
-    first = imported(files.folder, tmp_path / "root", window_bytes=20_000)
+    for _ in range(2):
+        some, slow = _windows(root), _started(files, root)
+        while slow.poll() is None and _windows(root) <= some:
+            time.sleep(0.001)
+        slow.send_signal(signal.SIGKILL)
+        slow.communicate()
+    assert _windows(root)
+    first = imported(files.folder, root, window_bytes=20_000)
     for path in later:
         (path.parent / "kept" / path.name).rename(path)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "extended the archive" in done.stdout
-    archive = archive_of(tmp_path / "root", first)
-    assert [values[1] for _, _, values in changes_of(archive)] == list(range(3000))
+    assert _ids(archive_of(root, first)) == list(range(3000))
+
+
+def test_two_at_once_make_one_archive(tmp_path: Path) -> None:
+    files, root = _rows_of_one_table(tmp_path / "files"), tmp_path / "root"
+    ended = []
+    for each in [_started(files, root) for _ in range(2)]:
+        _, said = each.communicate()
+        ended.append(each.returncode)
+        assert not each.returncode or "ManifestConflict" in said, said
+    assert 0 in ended
+    report = imported(files.folder, root, window_bytes=20_000)
+    assert not report.windows
+    assert _ids(archive_of(root, report)) == list(range(3000))
+
+
+def test_files_of_a_bucket_make_an_archive_that_every_command_reads(tmp_path: Path) -> None:
+    files, root = _rows_of_one_table(tmp_path / "files"), tmp_path / "root"
+    files.end()  # empty: its Drainer has just begun it
+    with s3_server() as s3:
+        settings = s3.archive_settings()
+        store = open_store(settings)
+        for path in files.folder.iterdir():
+            store.put(path.name, path.read_bytes())
+        env = os.environ | {
+            "PUMPHOUSE_ARCHIVE__S3_ENDPOINT": settings.s3_endpoint or "",
+            "PUMPHOUSE_ARCHIVE__S3_ACCESS_KEY": settings.s3_access_key or "",
+            "PUMPHOUSE_ARCHIVE__S3_SECRET_KEY": settings.s3_secret_key.get_secret_value() if settings.s3_secret_key else "",
+        }  # fmt: skip
+
+        def told(*words: str) -> str:
+            done = subprocess.run(
+                [sys.executable, "-m", "pumphouse", *words], capture_output=True, text=True, check=False, env=env
+            )
+            assert done.returncode == 0, (words, done.stderr)
+            return done.stdout
+
+        said = json.loads(
+            told("archive", "import", "--format", "pb", settings.root, "--archive", f"file://{root}", "--json")
+        )
+    assert (said["files"], said["changes"], said["base"]) == (4, 3000, True)
+    where = ["--set", f"archive.root=file://{root}", "--set", f"archive.cluster_id={said['cluster_id']}"]
+    assert "every.t" in told(*where, "archive", "find", "--from", str(said["after"]), "--table", "every.t")
+    assert told(*where, "archive", "verify")
+    assert told(*where, "archive", "ls")
+    assert "CREATE TABLE" in told(*where, "schema", "show", "every.t", "--sql")
+    assert _ids(archive_of(root, ImportReport(**{name: said[name] for name in ImportReport.__slots__}))) == list(
+        range(3000)
+    )
+
+
+def test_what_is_given_otherwise_than_at_first_is_refused(tmp_path: Path) -> None:
+    files, root = Files(tmp_path / "files"), tmp_path / "root"
+    files.ddl("CREATE DATABASE every")
+    files.ddl("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(64))", "every")
+    added = files.ddl("ALTER TABLE t ADD COLUMN at TIMESTAMP NULL", "every")
+    files.end()
+    imported(files.folder, root)
+    files.ddl("CREATE TABLE u (id INT PRIMARY KEY)", "every")
+    files.end()
+    report = imported(files.folder, root, time_zone="Asia/Shanghai")
+    with pytest.raises(UsageError, match=r"as of Asia/Shanghai, and not of UTC"):
+        imported(files.folder, root, time_zone="UTC")
+    assert not imported(files.folder, root, time_zone="Asia/Chongqing").windows  # the same by another name
+    with pytest.raises(ImportRefused, match="the archive has another DDL"):
+        imported(files.folder, root, instead={Tso(added): ""})
+    with pytest.raises(UsageError, match=f"--ddl {added + 1}: no DDL of the files was committed"):
+        imported(files.folder, root, instead={Tso(added + 1): ""})
+    info = TableInfo.from_dict(_stamped())
+    files.txn(event(info, INSERT, {1: 1, 2: b"one", 3: "2026-01-01 08:00:00"}))
+    files.end()
+    imported(files.folder, root)
+    assert [values for _, _, values in changes_of(archive_of(root, report))] == [
+        {1: 1, 2: b"one", 3: "2026-01-01 00:00:00"}
+    ]
+
+
+def _stamped() -> dict[str, Any]:
+    from tests.support.madearchive import column, table_info
+
+    return table_info(1, "t", [column(1, "id", flag=3), column(2, "name", 15), column(3, "at", 7)])
+
+
+def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None:
+    def ddl(text: str, db: str = "") -> FileDdl:
+        said = f"use `{db}`; {text};" if db else f"{text};"
+        return FileDdl(commit_ts=START, text=said.encode(), place="binlog-0000000000000000, byte 7")
+
+    with FileSchema.start(tmp_path / "shadow", "", {}) as schema:
+        schema.apply(ddl("CREATE DATABASE every"))
+        schema.apply(ddl("CREATE TABLE `T` (id INT PRIMARY KEY)", "every"))
+        for text, db, why in (
+            ("RECOVER TABLE t", "every", "is none that is known here"),
+            ("FLASHBACK TABLE t TO u", "every", "is none that is known here"),
+            ("DROP TABLE IF EXISTS t", "every", "every.t is still there"),
+            ("DROP TABLE t", "every", "every.t is still there"),
+            ("DROP DATABASE IF EXISTS EVERY", "", "every is still there"),
+            ("CREATE TABLE t (id INT)", "elsewhere", "no DDL made the database elsewhere"),
+            ("ALTER TABLE `T` ADD COLUMN c TIMESTAMP DEFAULT '2026-01-01 00:00:00'", "every", "moments"),
+        ):
+            with pytest.raises(ImportRefused, match=f"binlog-0000000000000000, byte 7: .*{why}") as refused:
+                schema.apply(ddl(text, db))
+            assert f"--ddl {START}=" in refused.value.hint

@@ -7,8 +7,9 @@ the file and the byte. A Reparo takes a file that ends amid a frame for the end 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ from pumphouse.objectstore.base import ObjectStore
 
 _READ_BYTES = 8 << 20
 _FRAMES = 1 << 16
+_REMEMBERED = 1 << 20  # frames, at least: a Drainer that was killed repeats those of some seconds
 _NAME = re.compile(r"binlog-(\d{1,16})[^-]*(?:-([^-]+)(?:-([^-]+))?)?")
 _PACKED = re.compile(r"\.(?:tar|gz|tgz|zst|bz2|xz|lz4)\b")
 
@@ -66,6 +68,18 @@ class Block:
         begin = int(self.starts[frame])
         return self.data[begin : begin + int(self.lengths[frame])].data
 
+    def marks(self) -> Ints:
+        """Commit ts, length and checksum of each, a row a frame."""
+        sums = self.data[(self.starts + self.lengths)[:, None] + np.arange(kernels.TAIL_BYTES)]
+        return np.stack([self.commit_ts, self.lengths, sums.view("<u4")[:, 0].astype(np.int64)], axis=1)
+
+    def take(self, kept: np.ndarray) -> Block:
+        """Those of a mask."""
+        return replace(
+            self, starts=self.starts[kept], lengths=self.lengths[kept], commit_ts=self.commit_ts[kept],
+            ddl=self.ddl[kept],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -75,7 +89,6 @@ class Source:
         store: Of the place.
         files: In order.
         notes: Of each file; () = a Drainer wrote them.
-        whole: Whether nothing is lacking before the first.
     """
 
     store: ObjectStore
@@ -131,37 +144,37 @@ class Source:
         return self.files[0].index == 0
 
     def blocks(self, most: int) -> Iterator[Block]:
-        """All frames, each held against its checksum.
+        """All frames, each held against its checksum, once each.
+
+        A Drainer that was killed goes on behind its checkpoint, and so writes again what it had written behind that.
 
         Args:
             most: bytes of the largest transaction that is taken.
 
         Raises:
             BadRecord, TornTail: bytes are not what was written.
-            ImportRefused: a transaction is larger, or older than the one before it.
+            ImportRefused: a transaction is larger, or older than one before it and not that one again.
         """
-        last = 0
+        before = _Before()
         for file in self.files:
             for block in self._of(file, most):
-                back = np.flatnonzero(np.diff(block.commit_ts, prepend=last) < 0)
-                if back.size:
-                    at = int(back[0])
-                    before = int(block.commit_ts[at - 1]) if at else last
-                    raise ImportRefused(
-                        f"{block.place(at)}: {show(block.commit_ts[at])} comes after {show(before)}",
-                        hint="files are in commit order: these are not those of one Drainer, or it began anew there. "
-                        "Import those from there on by themselves",
-                        place=block.place(at),
-                    )
-                last = int(block.commit_ts[-1])
-                yield block
+                fresh = before.fresh(block)
+                if len(fresh.starts):
+                    yield fresh
+
+    def last(self, most: int) -> int:
+        """The highest commit ts; the files end with a whole frame then. 0 = there is none. As `blocks`."""
+        # The very last may have nothing, or nothing but what its Drainer wrote again.
+        some = [file for file in self.files if file.size][-2:]
+        return max((int(block.commit_ts.max()) for file in some for block in self._of(file, most)), default=0)
 
     def _of(self, file: File, most: int) -> Iterator[Block]:
         starts, lengths, commits, kinds = (np.empty(_FRAMES, np.int64) for _ in range(4))
         found = np.zeros(kernels.S_FIELDS, np.int64)
         offset, want = 0, _READ_BYTES
         while offset < file.size:
-            raw = self.store.get_range(file.name, offset, want)
+            # What is written behind the size that the list tells of is not this run's.
+            raw = self.store.get_range(file.name, offset, min(want, file.size - offset))
             data = frozen(np.frombuffer(raw, np.uint8))
             kernels.scan(data, 0, len(data), most, starts, lengths, commits, kinds, found)
             count, behind, why, size = map(int, found)
@@ -183,7 +196,8 @@ class Source:
         last = file == self.files[-1]
         raise TornTail(
             f"{place}: a frame of {size or 'some'} bytes begins, and the file ends {file.size - offset} bytes behind",
-            hint=f"its Drainer still writes, or was killed there. Where it was killed: truncate -s {offset} {file.name}"
+            hint="its Drainer writes it now: run the import again when it stands still. Or it was killed there: "
+            f"truncate -s {offset} {file.name}"
             if last
             else "the file was cut off, or copied while it was written: copy it again",
             path=file.name, offset=offset, reason="torn",
@@ -210,6 +224,47 @@ class Source:
             "archive; nothing behind it can be told",
             path=file.name, offset=offset, reason="damaged",
         )  # fmt: skip
+
+
+class _Before:
+    """The frames that came last, so that those that come again are known."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._marks: deque[Ints] = deque()
+
+    def fresh(self, block: Block) -> Block:
+        """Without the frames that were there before; ImportRefused where one is older and was not."""
+        commits = block.commit_ts
+        if (np.diff(commits, prepend=self._last) <= 0).any():
+            block = self._without_repeated(block)
+            commits = block.commit_ts
+        if len(commits):
+            self._last = int(commits[-1])
+            self._marks.append(block.marks())
+            while sum(map(len, self._marks)) - len(self._marks[0]) >= _REMEMBERED:
+                self._marks.popleft()
+        return block
+
+    def _without_repeated(self, block: Block) -> Block:
+        marks, last, first = block.marks(), self._last, int(block.commit_ts.min())
+        known = {tuple(mark) for some in self._marks for mark in some[some[:, 0] >= first].tolist()}
+        kept = np.ones(len(marks), np.bool_)
+        for at, mark in enumerate(map(tuple, marks.tolist())):
+            if mark[0] <= last and mark in known:
+                kept[at] = False
+                continue
+            if mark[0] < last:
+                raise ImportRefused(
+                    f"{block.place(at)}: {show(mark[0])} comes after {show(last)}, and is not what came at that time "
+                    "before",
+                    hint="files are in commit order, but for what a Drainer that was killed writes again: these are "
+                    "not those of one Drainer, or it began anew there. Import those from there on by themselves",
+                    place=block.place(at),
+                )
+            last = mark[0]
+            known.add(mark)
+        return block.take(kept)
 
 
 def _notes(store: ObjectStore, files: list[File]) -> tuple[Note, ...]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
@@ -122,7 +124,9 @@ def import_pb(
         )
     if files.notes:
         given = _with_zone(given)
-    first, last = _ends(files, most)
+    last, first = files.last(most), next(files.blocks(most), None)
+    if first is None:
+        raise UsageError(f"the binlog files in {files.store.url} are empty", hint="nothing was written yet")
     name = hashlib.sha256(first.payload(0)).digest()[:8]
     archive = Archive(store, (int.from_bytes(name) >> 1) | 1, archive_id=settings.archive_id)
     with contextlib.ExitStack() as opened:
@@ -130,7 +134,7 @@ def import_pb(
         schema = opened.enter_context(FileSchema.start(folder / "shadow", program, given.instead))
         begin = files.notes[0].from_ts if files.notes else Tso(int(first.commit_ts[0]) - _BEFORE)
         begun = _begin(archive, schema, given, begin)
-        run = _Run(archive, files, schema, given, settings, window_bytes, last)
+        run = _Run(archive, files, schema, given, settings, window_bytes, Tso(last))
         opened.callback(run.close)
         run.run(most, tell)
     return ImportReport(
@@ -146,25 +150,30 @@ def _with_zone(given: Given) -> Given:
             f"an export of ours wrote these files, with TIMESTAMPs in UTC, and not in {given.time_zone}",
             hint="leave --time-zone out",
         )
-    return Given(schema=given.schema, empty=given.empty, time_zone="UTC", instead=given.instead)
+    return replace(given, time_zone="UTC")
 
 
-def _ends(files: Source, most: int) -> tuple[Block, Tso]:
-    """A block that begins with the first frame of all, and the commit ts of the last. The last file is whole then."""
-    first = next(files.blocks(most), None)
-    last = 0
-    for block in Source(store=files.store, files=files.files[-1:], notes=()).blocks(most):
-        last = int(block.commit_ts[-1])
-    if first is None:
-        raise UsageError(f"the binlog files in {files.store.url} are empty", hint="nothing was written yet")
-    return first, Tso(max(last, int(first.commit_ts[-1])))
-
-
-def _entry(reached: Tso, last: LastBinlog | None) -> PumpEntry:
-    """The files as a Pump that is gone and held everything."""
+def _entry(reached: Tso, last: LastBinlog | None, zone: str) -> PumpEntry:
+    """The files as a Pump that is gone and held everything. What would be its incarnation is their zone."""
     return PumpEntry(
-        node_id=NODE, incarnation="", start_count=0, state="gone", reached=reached, drained=True, batch=False, last=last
-    )
+        node_id=NODE, incarnation=zone, start_count=0, state="gone", reached=reached, drained=True, batch=False,
+        last=last,
+    )  # fmt: skip
+
+
+def _zone(before: PumpEntry, given: str) -> str:
+    """The zone of all TIMESTAMPs: the one that the archive has its own in, if it has any.
+
+    Raises:
+        UsageError: another one is given now.
+    """
+    kept = before.incarnation
+    if kept and given and not np.array_equal(zone_table(kept), zone_table(given)):
+        raise UsageError(
+            f"the archive has the TIMESTAMPs of these files as of {kept}, and not of {given}",
+            hint=f"leave --time-zone out, or give {kept}; was it wrong, begin in another place: --archive URL",
+        )
+    return kept or given
 
 
 def _begin(archive: Archive, schema: FileSchema, given: Given, ts: Tso) -> bool:
@@ -190,7 +199,7 @@ def _begin(archive: Archive, schema: FileSchema, given: Given, ts: Tso) -> bool:
         attempt=attempt,
         ts=ts,
         schema_version=schema.version,
-        pumps=(_entry(ts, None),),
+        pumps=(_entry(ts, None, given.time_zone),),
         ddl=ddl,
         base=tables,
     )
@@ -225,16 +234,19 @@ class _Run:
         window_bytes: int, last: Tso,
     ) -> None:  # fmt: skip
         self._archive, self._files, self._schema = archive, files, schema
-        self._reader = RowReader(zone_table(given.time_zone))
-        self._reader.renew(schema.tables, schema.version)
         self._part_bytes, self._window_bytes = settings.part_bytes, window_bytes
-        manifest = archive.last()
-        self._end = archive.end()
-        self._digest = archive.genesis().sha256 if manifest is None else manifest.sha256
-        self._taken = manifest.pumps[0].last if manifest is not None else None
-        self._have = {each.commit_ts: each for each in archive.jobs(archive.windows(), archive.genesis().ts, self._end)}
+        genesis, manifest = archive.genesis(), archive.last()
+        entry = (manifest or genesis).pumps[0]
+        self._end = genesis.ts if manifest is None else manifest.end
+        self._digest = (manifest or genesis).sha256
+        self._taken = entry.last
+        self._zone = _zone(entry, given.time_zone)
+        self._reader = RowReader(zone_table(self._zone))
+        self._reader.renew(schema.tables, schema.version)
+        self._have = deque(archive.jobs(archive.windows(), genesis.ts, self._end))
+        self._instead = deque(sorted(given.instead))
         self._planned = max(last, files.notes[-1].to_ts if files.notes else last)
-        self._at = archive.genesis().ts  # the last time that something has
+        self._at = genesis.ts  # the last time that something has
         self._skipped: tuple[Block, int] | None = None
         self._waiting: list[FileDdl] = []
         self._bytes = 0
@@ -289,6 +301,7 @@ class _Run:
                 place=block.place(at),
             )
         self._at = Tso(int(commits[last - 1]))
+        self._require_met(self._at + 1)
         behind = first + int((commits[first:last] <= self._end).sum())
         if behind > first:
             self._note(block, behind - 1, first)
@@ -317,24 +330,39 @@ class _Run:
         if not some:
             return
         ts, place = some[0].commit_ts, some[0].place
+        self._require_met(ts)
+        if self._instead and self._instead[0] == ts:
+            self._instead.popleft()
         raws = [raw for each in some for raw in self._schema.apply(each)]
         jobs = timed(raws, ts, self._at, place)
         self._at = ts
         self._reader.renew(self._schema.tables, self._schema.version)
+        had = []
+        while self._have and self._have[0].commit_ts <= ts:
+            had.append(self._have.popleft())
+        if had != (jobs if ts <= self._end else []):
+            raise ImportRefused(
+                f"{place}: the archive has another DDL up to {show(ts)}: these are not the files that it was begun "
+                "with, or --ddl or the server that runs the DDLs is another one now",
+                hint="give --ddl as at first, and the program of then (capture.shadow); or import into another place "
+                "(--archive URL)",
+                place=place,
+            )
         if ts <= self._end:
-            if any(self._have.get(each.commit_ts) != each for each in jobs):
-                raise ImportRefused(
-                    f"{place}: the archive has another DDL at {show(ts)}: these are not the files that it was begun "
-                    "with, or the shadow server is another one now",
-                    hint="import them into another place (--archive URL)",
-                    place=place,
-                )
             return
         self._require_taken()
         self._jobs += jobs
         self.ddls += len(some)
         if jobs:
             self._segments().add(_rows_of(jobs))
+
+    def _require_met(self, below: int) -> None:
+        """No statement waits for a DDL that did not come: who gave it meant another one."""
+        if self._instead and self._instead[0] < below:
+            raise UsageError(
+                f"--ddl {self._instead[0]}: no DDL of the files was committed at {show(self._instead[0])}",
+                hint="TS is the number that the refusal of a DDL names behind --ddl",
+            )
 
     def _require_taken(self) -> None:
         """The last frame that the archive has came again."""
@@ -343,7 +371,7 @@ class _Run:
         taken, self._taken = self._taken, None
         if self._skipped is not None:
             block, at = self._skipped
-            if (int(block.commit_ts[at]), _digest(block, at)) == (taken.commit_ts, taken.sha256):
+            if not self._have and (int(block.commit_ts[at]), _digest(block, at)) == (taken.commit_ts, taken.sha256):
                 return
         raise ImportRefused(
             f"the archive goes up to a transaction at {show(taken.commit_ts)}, which the files do not have, or "
@@ -387,7 +415,7 @@ class _Run:
                 end=end,
                 fence=Tso(self._planned + 1),
                 previous=self._digest,
-                pumps=(_entry(end, last),),
+                pumps=(_entry(end, last, self._zone),),
                 segments=segments,
                 ddl=ddl,
             )

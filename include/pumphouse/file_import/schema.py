@@ -21,7 +21,7 @@ from pumphouse.capture.shadow import Shadow, kind_of_program
 from pumphouse.capture.source.model import Query
 from pumphouse.errors import BinlogError, ImportRefused
 from pumphouse.model.table import Job, TableInfo
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import MAX_TSO, Tso
 from pumphouse.schema_import.changes import Known
 from pumphouse.schema_import.columns import Raw
 
@@ -37,6 +37,13 @@ _CHARSET = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 
+_PARTS = re.compile(r"`(?:[^`]|``)+`|[\w$]+")
+_NAMED = re.compile(rf"(?:{_PARTS.pattern})(?:\s*\.\s*(?:{_PARTS.pattern}))?")
+_COMMENT = re.compile(r"/\*.*?\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
+_DROP = re.compile(
+    r"\s*DROP\s+(?P<what>TABLES?|DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?(?P<names>.*)", re.IGNORECASE | re.DOTALL
+)
+
 
 def parted(text: bytes) -> tuple[str, bytes]:
     """Database and statement of a DDL as a Drainer writes it."""
@@ -44,6 +51,19 @@ def parted(text: bytes) -> tuple[str, bytes]:
     if found is None:
         return "", text.removesuffix(b";")
     return found[1].decode("utf-8", "replace").replace("``", "`"), found[2].removesuffix(b";")
+
+
+def dropped(text: str, db: str) -> list[tuple[str, ...]]:
+    """What a DROP TABLE or DROP DATABASE names, in lower case: databases are names of one part.
+
+    A TiDB takes names whatever their capitals. Of other statements the shadow says that there is no such table; that of
+    a DROP says nothing, since TiDB writes one for each table, with the same text.
+    """
+    found = _DROP.match(_COMMENT.sub(" ", text))
+    names = [tuple(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in _PARTS.findall(each))
+             for each in _NAMED.findall(found["names"])] if found is not None else []  # fmt: skip
+    of_table = found is not None and found["what"].lower().startswith("table")
+    return [tuple(part.lower() for part in ((db, *name) if of_table and len(name) == 1 else name)) for name in names]
 
 
 def as_tidb_reads(text: str) -> str:
@@ -123,7 +143,8 @@ class FileSchema(AbstractContextManager["FileSchema"]):
             if use := re.fullmatch(r"use\s+`?([^`;]+?)`?\s*", said, re.IGNORECASE):
                 db = use[1]
                 continue
-            found += self._applied(db, said, at, f"{place}, statement {number + 1}", zone=_UTC)
+            where = f"{place}, statement {number + 1}"
+            found += self._applied(db, said, at, where, zone=_UTC, hint="write it as a MariaDB takes it")
         for raw in found:
             raw.pop("had_rows", None)
         return [Job.from_dict(raw) for raw in found]
@@ -136,7 +157,11 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         """
         db, text = parted(ddl.text)
         said, zone = text.decode("utf-8", "replace"), ""
-        if ddl.commit_ts in self.instead:
+        if ddl.commit_ts not in self.instead:
+            known = {info.name for info in self.schema.known.timeline.databases_at(MAX_TSO)}
+            if db and db not in known:
+                raise self._refused(ddl.place, said, ddl.commit_ts, f"no DDL made the database {db}")
+        else:
             said, zone = self.instead[ddl.commit_ts].strip().rstrip(";"), _UTC
             if not said:
                 return []
@@ -145,11 +170,19 @@ class FileSchema(AbstractContextManager["FileSchema"]):
             if raw.get("had_rows"):
                 name = f"{raw['schema_name']}.{raw['table_name']}"
                 raise self._refused(ddl.place, said, ddl.commit_ts, f"what rows of {name} are behind it is not known")
+        if left := sorted(".".join(name) for name in dropped(said, db) if name in self._folded()):
+            why = f"{left[0]} is still there: it was created with other capitals, which this server takes for another"
+            raise self._refused(ddl.place, said, ddl.commit_ts, why)
         if len(found) == 1:
             found[0]["query"] = text.decode("utf-8", "replace")
         return found
 
-    def _applied(self, db: str, text: str, at: Tso, place: str, *, zone: str) -> list[Raw]:
+    def _folded(self) -> set[tuple[str, ...]]:
+        """Tables, and databases as names of one part, in lower case."""
+        names = {(info.name.lower(),) for info in self.schema.known.timeline.databases_at(MAX_TSO)}
+        return names | {(db.lower(), name.lower()) for db, name in self.tables}
+
+    def _applied(self, db: str, text: str, at: Tso, place: str, *, zone: str, hint: str = "") -> list[Raw]:
         query = Query(
             text=as_tidb_reads(text.rstrip("; \t\r\n")).encode(), schema=db, before=0, sql_mode=0, client_collation=45,
             connection_collation=46, server_collation=46, time_zone=zone, explicit_defaults=True,
@@ -157,15 +190,16 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         try:
             jobs, _ = self.schema.apply(query)
         except BinlogError as error:
-            raise self._refused(place, text, at, error.message) from error
+            raise self._refused(place, text, at, error.message, hint) from error
         self._tables = None
         return jobs
 
     @staticmethod
-    def _refused(place: str, text: str, at: Tso, why: str) -> ImportRefused:
+    def _refused(place: str, text: str, at: Tso, why: str, hint: str = "") -> ImportRefused:
         return ImportRefused(
             f"{place}: the DDL {text[:300]!r} cannot be followed: {why}",
-            hint="is a table missing that was there before the files? --schema FILE names it. Else give a statement "
+            hint=hint
+            or "is a table missing that was there before the files? --schema FILE names it. Else give a statement "
             f"that a MariaDB takes and that means the same: --ddl {at}=STATEMENT (empty: it changes no table)",
             place=place,
         )

@@ -15,7 +15,7 @@ from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.file_import import files, kernels
 from pumphouse.file_import.files import Source
 from pumphouse.file_import.rows import zone_table
-from pumphouse.file_import.schema import as_tidb_reads, parted
+from pumphouse.file_import.schema import as_tidb_reads, dropped, parted
 from pumphouse.model.tso import compose
 from pumphouse.objectstore.file import FileStore
 
@@ -121,6 +121,44 @@ def test_what_is_older_than_what_stands_before_it_and_what_is_too_large_is_refus
     assert "--transaction-mib" in error.value.hint
 
 
+def test_what_a_drainer_that_was_killed_writes_again_is_taken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = payloads(12)
+    put(tmp_path, 0, some[:6])
+    put(tmp_path, 1, [*some[5:8], *some[4:8], some[7], some[8], some[8]])
+    put(tmp_path, 2, some[3:9])
+    put(tmp_path, 3, some[8:])
+    for size in (1, 1 << 20):
+        monkeypatch.setattr(files, "_READ_BYTES", size)
+        assert read(tmp_path) == some
+    assert Source.of(FileStore(tmp_path)).last(MOST) == START + (11 << 18)
+    # A batch of DDLs has one time; and another one at a time that has gone is none that came again.
+    batch = [ddl_payload(START + (12 << 18), b"CREATE TABLE d.u%d(a INT);" % at) for at in (1, 2)]
+    put(tmp_path, 4, [*batch, *batch])
+    assert read(tmp_path) == some + batch
+    put(tmp_path, 5, [ddl_payload(START + (3 << 18), b"DROP TABLE d.t3;")])
+    with pytest.raises(ImportRefused, match=r"comes after .* and is not what came at that time before"):
+        read(tmp_path)
+
+
+def test_the_last_time_is_known_before_an_empty_file_and_one_that_repeats(tmp_path: Path) -> None:
+    some = payloads(5)
+    put(tmp_path, 0, some[:2])
+    put(tmp_path, 1, some[2:])
+    put(tmp_path, 2, some[3:4])
+    put(tmp_path, 3, [])
+    assert Source.of(FileStore(tmp_path)).last(MOST) == START + (4 << 18)
+
+
+def test_what_is_written_meanwhile_is_left_to_the_next_run(tmp_path: Path) -> None:
+    some = payloads(3)
+    put(tmp_path, 0, some[:2])
+    source = Source.of(FileStore(tmp_path))
+    put(tmp_path, 0, some)
+    assert [int(ts) for block in source.blocks(MOST) for ts in block.commit_ts] == [START, START + (1 << 18)]
+
+
 def test_a_damaged_length_is_no_large_transaction(tmp_path: Path) -> None:
     path = put(tmp_path, 0, payloads(1))
     data = bytearray(path.read_bytes())
@@ -172,6 +210,19 @@ def test_a_character_set_alone_has_the_collation_of_tidb(text: str, read_as: str
 def test_the_text_of_a_ddl_is_parted_from_its_database() -> None:
     assert parted(b"use `a``b`; CREATE TABLE t(a INT);") == ("a`b", b"CREATE TABLE t(a INT)")
     assert parted(b"CREATE DATABASE d;;") == ("", b"CREATE DATABASE d;")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("DROP TABLE IF EXISTS T1, `E`.`a``B` RESTRICT", [("d", "t1"), ("e", "a`b"), ("d", "restrict")]),
+        ("/* x */ drop database D", [("d",)]),
+        ("DROP INDEX i ON t", []),
+        ("ALTER TABLE t DROP COLUMN c", []),
+    ],
+)
+def test_what_a_drop_names(text: str, names: list[tuple[str, ...]]) -> None:
+    assert dropped(text, "d") == names
 
 
 def test_golden_frames_and_names(tmp_path: Path) -> None:
