@@ -437,6 +437,13 @@ def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None
     with FileSchema.start(tmp_path / "shadow", "", {}) as schema:
         schema.apply(ddl("CREATE DATABASE every"))
         schema.apply(ddl("CREATE TABLE `T` (id INT PRIMARY KEY)", "every"))
+        for text, why in (
+            ("CREATE TABLE t (id INT)", "it names no database"),
+            ("USE elsewhere;\nCREATE TABLE t (id INT);\n", "no DDL made the database elsewhere"),
+        ):
+            with pytest.raises(ImportRefused, match=f"--schema, statement .*{why}") as refused:
+                schema.begin(text, START, "--schema")
+            assert "behind CREATE DATABASE and USE" in refused.value.hint
         for text, db, why in (
             ("RECOVER TABLE t", "every", "is none that is known here"),
             ("FLASHBACK TABLE t TO u", "every", "is none that is known here"),

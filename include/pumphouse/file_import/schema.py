@@ -37,6 +37,7 @@ _CHARSET = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 
+_CREATE = re.compile(r"\s*CREATE\s+TABLE\b", re.IGNORECASE)
 _PARTS = re.compile(r"`(?:[^`]|``)+`|[\w$]+")
 _NAMED = re.compile(rf"(?:{_PARTS.pattern})(?:\s*\.\s*(?:{_PARTS.pattern}))?")
 _COMMENT = re.compile(r"/\*.*?\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
@@ -144,7 +145,9 @@ class FileSchema(AbstractContextManager["FileSchema"]):
                 db = use[1]
                 continue
             where = f"{place}, statement {number + 1}"
-            found += self._applied(db, said, at, where, zone=_UTC, hint="write it as a MariaDB takes it")
+            found += self._applied(
+                db, said, at, where, zone=_UTC, hint="write it as a MariaDB takes it, behind CREATE DATABASE and USE"
+            )
         for raw in found:
             raw.pop("had_rows", None)
         return [Job.from_dict(raw) for raw in found]
@@ -157,11 +160,7 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         """
         db, text = parted(ddl.text)
         said, zone = text.decode("utf-8", "replace"), ""
-        if ddl.commit_ts not in self.instead:
-            known = {info.name for info in self.schema.known.timeline.databases_at(MAX_TSO)}
-            if db and db not in known:
-                raise self._refused(ddl.place, said, ddl.commit_ts, f"no DDL made the database {db}")
-        else:
+        if ddl.commit_ts in self.instead:
             said, zone = self.instead[ddl.commit_ts].strip().rstrip(";"), _UTC
             if not said:
                 return []
@@ -177,20 +176,26 @@ class FileSchema(AbstractContextManager["FileSchema"]):
             found[0]["query"] = text.decode("utf-8", "replace")
         return found
 
+    def _databases(self) -> set[str]:
+        return {info.name for info in self.schema.known.timeline.databases_at(MAX_TSO)}
+
     def _folded(self) -> set[tuple[str, ...]]:
         """Tables, and databases as names of one part, in lower case."""
-        names = {(info.name.lower(),) for info in self.schema.known.timeline.databases_at(MAX_TSO)}
-        return names | {(db.lower(), name.lower()) for db, name in self.tables}
+        return {(db.lower(),) for db in self._databases()} | {(db.lower(), name.lower()) for db, name in self.tables}
 
     def _applied(self, db: str, text: str, at: Tso, place: str, *, zone: str, hint: str = "") -> list[Raw]:
         query = Query(
             text=as_tidb_reads(text.rstrip("; \t\r\n")).encode(), schema=db, before=0, sql_mode=0, client_collation=45,
             connection_collation=46, server_collation=46, time_zone=zone, explicit_defaults=True,
         )  # fmt: skip
+        if db and db not in self._databases():
+            raise self._refused(place, text, at, f"no DDL made the database {db}", hint)
         try:
             jobs, _ = self.schema.apply(query)
         except BinlogError as error:
             raise self._refused(place, text, at, error.message, hint) from error
+        if not jobs and _CREATE.match(text):
+            raise self._refused(place, text, at, "it made no table: it names no database, or one was there", hint)
         self._tables = None
         return jobs
 
