@@ -276,7 +276,8 @@ class Recovery:
                 held = [held_by(each, cluster_id, self._prefix, above, self._tls) for each in pumps.values()]
                 above = min([above, *(each.above for each in held)])
         except BinlogError as error:
-            error.hint = error.hint or "every Pump has to say what it has: start it, then start the capture again"
+            if not error.hint:
+                error.add_hint("every Pump has to say what it has: start it, then start the capture again")
             raise
         for each in held:
             if strange := each.kept_out & each.prewrites.keys():

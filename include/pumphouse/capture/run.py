@@ -256,7 +256,7 @@ class _Run:
                 self._cluster, archive, jobs, said, self._prefix, self._lease.held, self._settings.tls
             ).run(flavor)
         except CaptureRefused as error:
-            raise error.rebuild(f"{lost}: {error.message}", error.hint or hint, error.facts) from error
+            raise error.rebuild(f"{lost}: {error.message}", error.advice or hint, error.facts) from error
         number = found.schema or self._schemas.at(found.gtids)
         passed = None if number is None else self._schemas.position(number)
         if number is None or passed is None:
