@@ -271,16 +271,16 @@ def test_a_sender_that_takes_over_ends_the_transaction_of_the_one_before(
 ) -> None:
     """What is open when the other begins is nobody's; and who was fenced commits nothing more."""
     since = churned(source, 1)
-    zombie = Sender(kafkasender.Brokers(kafka.settings(), topic))
-    zombie._producer.begin_transaction()
-    zombie._producer.produce(topic, b"never", partition=0)
-    zombie._producer.flush(10)
+    first = Sender(kafkasender.Brokers(kafka.settings(), topic))
+    first._producer.begin_transaction()
+    first._producer.produce(topic, b"never", partition=0)
+    first._producer.flush(20)
+    second = Sender(kafkasender.Brokers(kafka.settings(), topic))
     send(kafka, source.archive, topic, since)
     wanted = kafka.values(topic)
     assert b"never" not in wanted
-    position = Position.from_json(kafka.positions(topic)[-1])
     with pytest.raises(TopicFenced, match="another export sends to the topic"):
-        zombie.commit([b"late"], position)
+        second.commit([b"late"], Position.from_json(kafka.positions(topic)[-1]))
     assert kafka.values(topic) == wanted
     assert send(kafka, source.archive, topic).messages == 0
 

@@ -8,6 +8,7 @@ there is no second place that could say otherwise. It is read when no other send
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from pumphouse.settings import KafkaSettings
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
+_SILENT = logging.getLogger("pumphouse.export.kafka.library")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 HEADER = "pumphouse"
 _FORMAT_VERSION = 1
 PARTITION = 0
@@ -99,7 +103,7 @@ class Brokers:
             "client.id": "pumphouse",
             "security.protocol": said.security_protocol,
             "error_cb": self._heard,
-            "log_level": 0,  # what it would log is heard by `_heard`
+            "logger": _SILENT,  # what it would log is heard by `_heard`
             "receive.message.max.bytes": (1 << 31) - 1,
         }
         if said.security_protocol.startswith("SASL"):

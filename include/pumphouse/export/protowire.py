@@ -1,6 +1,6 @@
 """Protobuf on the wire, as exports write it: varints and fields, in kernels and for what is made once a table."""
 
-# mypy: disable-error-code="assignment"
+# mypy: disable-error-code="assignment, return-value"
 # (inside kernels there is one kind of integer)
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ class _Tables:
         rows = at + self.fields - self._inner + self._head_size
         behind = np.cumsum(self._sizes)
         before_run = (behind - self._sizes)[self._starts]
-        return (rows - before_run)[self._run] + behind - self._sizes
+        places: Ints = (rows - before_run)[self._run] + behind - self._sizes
+        return places
 
 
 def _distinct(shapes: Sequence[MutationShape]) -> tuple[Ints, list[bytes], list[bytes]]:
