@@ -133,8 +133,8 @@ def _chosen(view: ArchiveView, sought: Sought, before: Before | None) -> frozens
             raise UsageError(
                 f"a table that was called {'.'.join(was.name)} before {show(before.end)} is now one of "
                 f"{', '.join(sought.tables)}, and what was exported up to that moment has none of its rows",
-                hint=f"begin an export anew, or export up to before it got that name (--to), or name it "
-                f"(--table {'.'.join(was.name)}) in a new export",
+                hint="export anew, into an empty directory or another topic, or export up to before it got that name "
+                f"(--to), or name it (--table {'.'.join(was.name)}) in a new export",
             )
     return found
 

@@ -1,4 +1,4 @@
-"""A topic of Kafka that gets an archive's messages: what it takes, and how far it is (docs/formats.md, "Kafka").
+"""A topic that gets an archive's messages: what it takes, how far it is (docs/formats.md, "Messages for Kafka").
 
 The topic itself says how far it is: the last message of each transaction of ours has the position as a header. So
 there is no second place that could say otherwise. It is read when no other sender can commit any more
