@@ -115,8 +115,9 @@ class Sender:
             )
 
     def close(self) -> None:
-        """Let go of the brokers."""
-        self._producer.close()
+        """Let go of the brokers, whether they answer or not: the library's own ``close`` waits for them without end."""
+        self._producer.purge(blocking=False)
+        self._producer.flush(1)
 
 
 class Transactions:
