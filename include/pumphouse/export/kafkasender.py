@@ -60,7 +60,10 @@ class Sender:
                     }
                 )
             )
-            self._producer.init_transactions(brokers.timeout_s)
+            try:
+                self._producer.init_transactions(brokers.timeout_s)
+            finally:
+                self._producer.poll(0)  # `Brokers` hears what was said
         self.state = look(brokers)
         self._next = self.state.end
 
@@ -116,8 +119,9 @@ class Sender:
 
     def close(self) -> None:
         """Let go of the brokers, whether they answer or not: the library's own ``close`` waits for them without end."""
-        self._producer.purge(blocking=False)
-        self._producer.flush(1)
+        with suppress(Exception):
+            self._producer.purge(blocking=False)
+            self._producer.flush(1)
 
 
 class Transactions:

@@ -121,8 +121,9 @@ class Brokers:
     def _heard(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError
 
-        self._said = error.str()
-        self._denied = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - it has no other name
+        if not self._denied:  # that all brokers are down is heard too, and says less
+            self._said = error.str()
+            self._denied = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001 - it has no other name
 
     @property
     def heard(self) -> str:
@@ -205,7 +206,10 @@ def look(brokers: Brokers) -> TopicState:
     limit = {"request_timeout": brokers.timeout_s}
     with brokers.naming("reading its settings (right DescribeConfigs)"):
         resource = ConfigResource(ConfigResource.Type.TOPIC, brokers.topic)
-        config = admin.describe_configs([resource], **limit)[resource].result()
+        try:
+            config = admin.describe_configs([resource], **limit)[resource].result()
+        finally:
+            admin.poll(0)  # `Brokers` hears what was said
     if "compact" in config["cleanup.policy"].value:
         raise TopicRefused(
             f"topic {brokers.topic} is compacted, and would keep none of these messages: they have no keys",
