@@ -218,7 +218,7 @@ def test_of_two_senders_at_once_the_later_one_goes_on_and_the_other_ends_by_name
     source = MadeSource(tmp_path / "archive")
     _, since = sysbench_archive(source, 3_000)
     children = [command(kafka, source, "--from", since, topic, transaction_bytes=5_000)]
-    while children[0].poll() is None and not _end(kafka, topic):
+    while children[0].poll() is None and not kafka.positions(topic):
         time.sleep(0.002)
     children[0].send_signal(signal.SIGSTOP)  # a zombie, which wakes when the other one is done
     children.append(command(kafka, source, topic, transaction_bytes=20_000))
