@@ -137,8 +137,12 @@ class Brokers:
 
         try:
             yield
-        except KafkaException as error:
-            raise self.told(error.args[0], doing) from error
+        except (KafkaException, SystemError) as error:
+            # A fatal error that the library hears amid a delivery report comes as the cause of a SystemError.
+            said = error.__cause__ if isinstance(error, SystemError) else error
+            if not isinstance(said, KafkaException):
+                raise
+            raise self.told(said.args[0], doing) from error
 
     def told(self, error: KafkaError, doing: str) -> BinlogError:
         """An error of the library as one of ours."""
