@@ -225,11 +225,14 @@ class KafkaHook(_SettingsHook):
         super().__init__(kafka_conn_id)
 
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
-        found = {f"kafka.{name}": value for name, value in extra.items()}
-        if connection.login:
-            found["kafka.sasl_username"] = connection.login
-            found["kafka.sasl_password"] = connection.password or ""
-        return found
+        if not extra.get("bootstrap_servers"):
+            raise ConfigError(
+                f"connection {self.conn_id!r} names no bootstrap_servers: those of the settings are not taken",
+                hint="fill them in in Admin > Connections, or delete the connection",
+            )
+        # A password of the settings never goes to brokers that somebody else named.
+        user = {"kafka.sasl_username": connection.login or "", "kafka.sasl_password": connection.password or ""}
+        return {f"kafka.{name}": value for name, value in extra.items()} | user
 
     def _probe(self) -> str:
         from pumphouse.export.kafkatopic import Brokers, look

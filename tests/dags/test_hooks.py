@@ -86,6 +86,9 @@ print(json.dumps([s.bootstrap_servers, s.topic, s.tables, s.security_protocol, s
     assert found == ["a:1,b:2", "t", ["shop.*", "d.t"], "SASL_SSL", "shop", "s3cr3t-k"]
     assert "s3cr3t" not in shown
     assert in_airflow(script, PUMPHOUSE_KAFKA__BOOTSTRAP_SERVERS="c:3")[0] == "c:3"
+    # A password of the settings never goes to brokers that a connection names.
+    del kafka["login"], kafka["password"]
+    assert in_airflow(script, **_env(pumphouse_kafka=kafka), PUMPHOUSE_KAFKA__SASL_PASSWORD="s3cr3t-e")[4:6] == ["", ""]
 
 
 @pytest.mark.row("O2")
