@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,12 @@ def test_a_later_run_goes_on_where_the_topic_stands(kafka: KafkaBroker, source: 
     assert send(kafka, source.archive, topic).messages == 1
     assert slavemessages.replayed(kafka.binlogs(topic)) == source.snapshot()
     with pytest.raises(UsageError, match="has everything up to"):
-        send(kafka, source.archive, topic, since)
+        send(kafka, source.archive, topic, middle)
+    # What began it may be said again: a try of a task that was killed is.
+    assert send(kafka, source.archive, topic, since).messages == 0
     with pytest.raises(TopicRefused, match="and the archive ends at"):
         kafka_position = Position.from_json(kafka.positions(topic)[-1])
-        ahead = Position(origin=kafka_position.origin, upto=Tso(kafka_position.upto + 5), table_ids=())
+        ahead = replace(kafka_position, upto=Tso(kafka_position.upto + 5))
         Sender(kafkasender.Brokers(kafka.settings(), topic)).commit([b""], ahead)
         send(kafka, source.archive, topic)
 
@@ -318,6 +321,55 @@ def test_strangers_in_the_topic_are_named_and_nothing_is_sent_behind_them(
     assert send(kafka, source.archive, topic).messages == 0
 
 
+def test_a_topic_that_is_begun_anew_goes_on_when_that_run_is_tried_again(
+    kafka: KafkaBroker, source: MadeSource, topic: str
+) -> None:
+    since = churned(source, 2)
+    send(kafka, source.archive, topic, since)
+    wanted = kafka.values(topic)
+    middle = Tso((since + source.archive.end()) // 2)
+    first = send(kafka, source.archive, topic, middle, Tso((middle + source.archive.end()) // 2), anew=True)
+    assert first.messages
+    again = send(kafka, source.archive, topic, middle, anew=True)
+    assert again.from_ts == first.to_ts
+    sent = kafka.values(topic)
+    assert sent[: len(wanted)] == wanted
+    assert sent[len(wanted) :] == wanted[-first.messages - again.messages :]
+    assert send(kafka, source.archive, topic, middle, anew=True).messages == 0
+    assert send(kafka, source.archive, topic, since, anew=True).messages == len(wanted)
+
+
+def test_a_topic_begins_at_the_archives_end_and_no_later(kafka: KafkaBroker, source: MadeSource, topic: str) -> None:
+    churned(source, 1)
+    end = source.archive.end()
+    with pytest.raises(UsageError, match="cannot begin at"):
+        send(kafka, source.archive, topic, Tso(end + 1))
+    assert send(kafka, source.archive, topic, end).messages == 0
+    with source.txn() as t:
+        t.insert("t", id=90_000, name=b"x", n=1)
+    source.cut()
+    assert send(kafka, source.archive, topic).messages == 1
+    assert [len(each.dml_data.tables) for each in kafka.binlogs(topic)] == [0, 1]
+
+
+def test_a_transaction_that_took_longer_than_it_may_is_not_called_another_export(
+    kafka: KafkaBroker, source: MadeSource, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since, write = churned(source, 1), Sender._write
+
+    def slow(self: Sender, *of: Any) -> None:
+        write(self, *of)
+        time.sleep(6)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sender, "_write", slow)
+        with pytest.raises(BrokersUnavailable, match="took longer than the 2 s") as failed:
+            export_kafka(source.archive, kafka.settings(timeout_s=2.0), topic, since=since, upto=None)
+    assert failed.value.retryable
+    assert kafka.values(topic) == []
+    assert send(kafka, source.archive, topic, since).messages == len(kafka.values(topic))
+
+
 def test_another_archive_and_other_tables_are_refused(
     kafka: KafkaBroker, source: MadeSource, topic: str, tmp_path: Path
 ) -> None:
@@ -335,6 +387,14 @@ def test_another_archive_and_other_tables_are_refused(
         t.insert("tt", id=80_000, name=b"x", n=1)
     source.cut()
     assert send(kafka, source.archive, topic, tables=["d.t"]).changes == 1, "a table stays chosen behind its rename"
+    # Of a range in which nothing has the name any more, too.
+    source.tick(1000)
+    source.cut()
+    assert send(kafka, source.archive, topic, tables=["d.t"]).messages == 0
+    with source.txn() as t:
+        t.insert("tt", id=80_001, name=b"x", n=1)
+    source.cut()
+    assert send(kafka, source.archive, topic, tables=["d.t"]).changes == 1
 
 
 def test_a_topic_that_lost_its_messages_is_not_taken_for_an_empty_one(
@@ -441,6 +501,10 @@ def test_brokers_that_are_away_and_settings_without_any_are_said(source: MadeSou
     away = kafka.settings(timeout_s=1.0).model_copy(update={"bootstrap_servers": "127.0.0.1:1"})
     with pytest.raises(BrokersUnavailable, match=r"Kafka \(127\.0\.0\.1:1\), topic t: .* failed"):
         export_kafka(source.archive, away, "t", since=since, upto=None)
+    for wrong in ({"security_protocol": "SSL", "tls_ca": "/nowhere/ca.pem"}, {"security_protocol": "SASL_SSL"}):
+        settings = kafka.settings(**wrong)
+        with pytest.raises(ConfigError, match=r"reading the settings of its client failed"):
+            export_kafka(source.archive, settings, "t", since=since, upto=None)
     with pytest.raises(ConfigError, match="no Kafka is configured"):
         export_kafka(source.archive, away.model_copy(update={"bootstrap_servers": ""}), "t", since=since, upto=None)
 

@@ -52,7 +52,8 @@ _MIB = 1 << 20
 @click.option(
     "--anew",
     is_flag=True,
-    help="kafka: begin at --from whatever the topic has. What lies between is missing from it then, or is there twice.",
+    help="kafka: begin at --from whatever the topic has, unless it was begun there. What lies between is missing from "
+    "it then, or is there twice.",
 )
 @click.argument("destination", required=False)
 @archive_option

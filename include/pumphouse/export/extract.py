@@ -12,7 +12,7 @@ import pyarrow as pa
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.errors import UsageError
+from pumphouse.errors import UnknownTable, UsageError
 from pumphouse.export.ddls import ExportedDdl, ddls_of
 from pumphouse.export.encode import Encoder, Form, Frames, Piece
 from pumphouse.export.transactions import transactions
@@ -125,7 +125,12 @@ def _chosen(view: ArchiveView, sought: Sought, before: Before | None) -> frozens
     if not sought.tables:
         return frozenset()
     known = frozenset(before.table_ids if before else ())
-    found = tables_called(view.timeline, sought) | known
+    try:
+        found = tables_called(view.timeline, sought) | known
+    except UnknownTable:
+        if not known:  # else they were dropped, or renamed, since
+            raise
+        return known
     if before is None:
         return found
     for table_id in sorted(found - known):

@@ -76,14 +76,14 @@ def export_kafka(
         archive: which one.
         settings: of Kafka.
         topic: its name.
-        since: where an empty topic begins; None = where it stands.
+        since: where an empty topic begins, or began; None = where it stands.
         upto: None = the archive's end; no later moment counts.
         tables: ``database.table`` or patterns; () = all but the system's.
-        anew: begin at ``since``, whatever the topic holds.
+        anew: begin at ``since``, whatever the topic holds; one that was begun there goes on.
         tell: told of each segment.
 
     Raises:
-        UsageError: the range is none of the archive, or ``since`` is not where the topic stands.
+        UsageError: the range is none of the archive, or ``since`` is not where the topic stands or begins.
         TopicRefused: there is no such topic, others write to it, or it does not take a message.
         TopicFenced: another run sends to it now.
         AccessDenied, BrokersUnavailable: what the brokers say.
@@ -99,24 +99,31 @@ def export_kafka(
     brokers = Brokers(settings, topic)
     sender = Sender(brokers)
     try:
-        position = None if anew else read_position(brokers, sender.state)
+        position = _stands(brokers, sender, origin, since if anew else None)
         begin = _begin(topic, origin, position, since)
         kept = archive.range()
         way_on = f"--from {max(begin, kept.start)}"
         if position is not None:
             way_on += " --anew: the topic then lacks what was committed between the two"
         view, end = view_upto(archive, begin, upto, kept, way_on)
+        if position is None and begin > end:
+            raise UsageError(
+                f"the topic cannot begin at {show(begin)}: the range ends at {show(end)}",
+                hint=f"--from {end} begins it there",
+            )
         if begin > view.end:
             raise TopicRefused(
                 f"the topic {topic} has everything up to {show(begin)}, and the archive ends at {show(view.end)}",
                 hint="is it the archive that was sent from? A copy that is behind gets there by `pumphouse snapshot`",
                 topic=topic,
             )
-        if begin >= end:
+        if position is not None and begin >= end:
             return KafkaReport(topic=topic, from_ts=begin, to_ts=begin)
         before = Before(end=position.upto, table_ids=position.table_ids) if position else None
         extract = Extract.of(archive, view, begin, end, origin.tables, before)
-        made = Transactions(sender, origin, extract.table_ids, settings.transaction_bytes)
+        start = position.begin if position else begin
+        begun = Position(origin=origin, begin=start, upto=begin, table_ids=extract.table_ids)
+        made = Transactions(sender, begun, settings.transaction_bytes)
         for part in extract.encoded(SlaveMessages(), begin, end, tell):
             if isinstance(part, ExportedDdl):
                 made.ddl(part)
@@ -133,6 +140,19 @@ def export_kafka(
         topic=topic, from_ts=begin, to_ts=end, messages=made.messages, changes=made.changes, ddls=made.ddls,
         size=made.bytes, losses=extract.losses,
     )  # fmt: skip
+
+
+def _stands(brokers: Brokers, sender: Sender, origin: Origin, anew: Tso | None) -> Position | None:
+    """How far the topic is; None = it begins. ``anew``: where it is begun anew, unless a run before this one did."""
+    try:
+        position = read_position(brokers, sender.state)
+    except TopicRefused:
+        if anew is None:
+            raise
+        return None
+    if anew is not None and position is not None and (position.origin, position.begin) != (origin, anew):
+        return None
+    return position
 
 
 def _begin(topic: str, origin: Origin, position: Position | None, since: Tso | None) -> Tso:
@@ -153,7 +173,7 @@ def _begin(topic: str, origin: Origin, position: Position | None, since: Tso | N
             hint="send to a topic of its own, or begin anew in this one: --from TIME --anew",
             topic=topic,
         )
-    if since not in (None, position.upto):
+    if since not in (None, position.begin, position.upto):
         raise UsageError(
             f"the topic {topic} has everything up to {show(position.upto)}",
             hint="leave --from out, and it goes on there. With --anew it begins at --from: what lies between is then "

@@ -7,11 +7,13 @@ once, when all of it is known: an open one would end after ``kafka.timeout_s``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from pumphouse.errors import BrokersUnavailable, TopicRefused
+from pumphouse.errors import BrokersUnavailable, TopicFenced, TopicRefused
 from pumphouse.export.ddls import ExportedDdl
 from pumphouse.export.encode import Frames, Piece
 from pumphouse.export.kafkatopic import (
@@ -24,7 +26,6 @@ from pumphouse.export.kafkatopic import (
     Position,
     look,
 )
-from pumphouse.export.pbfiles import Origin
 from pumphouse.export.slavemessages import ddl_message, empty_message, large_head
 from pumphouse.model.tso import Tso, show
 
@@ -76,15 +77,24 @@ class Sender:
             BrokersUnavailable: maybe it was committed. The next run will see.
         """
         producer, brokers = self._producer, self._brokers
+        began = time.monotonic()
         try:
             with brokers.naming("sending"):
                 producer.begin_transaction()
                 self._write(values, position)
             with brokers.naming("committing"):
                 producer.commit_transaction(brokers.timeout_s)
-        except BaseException:
+        except BaseException as error:
             with suppress(Exception):
                 producer.abort_transaction(1)
+            if isinstance(error, TopicFenced) and time.monotonic() - began >= brokers.timeout_s:
+                # The brokers say so too of whoever takes longer than a transaction may.
+                raise BrokersUnavailable(
+                    f"a transaction in the topic {brokers.topic} took longer than the {brokers.timeout_s:g} s that it "
+                    "may take, or another export sends to it now",
+                    hint="over a slow network, raise kafka.timeout_s, or lower kafka.transaction_bytes",
+                    brokers=brokers.settings.bootstrap_servers,
+                ) from error
             raise
         self._next += len(values) + 1  # the end of a transaction is a record too
 
@@ -129,13 +139,12 @@ class Transactions:
 
     Args:
         sender: of the topic.
-        origin: of the messages.
-        table_ids: of the tables; () = all.
+        begun: the topic has everything up to there.
         most: one ends with the message that makes it so large.
     """
 
-    def __init__(self, sender: Sender, origin: Origin, table_ids: tuple[int, ...], most: int) -> None:
-        self._sender, self._origin, self._table_ids, self._most = sender, origin, table_ids, most
+    def __init__(self, sender: Sender, begun: Position, most: int) -> None:
+        self._sender, self._begun, self._most = sender, begun, most
         self._values = list[bytes]()
         self._size = self._last = 0
         self._open: tuple[int, int] | None = None
@@ -199,7 +208,7 @@ class Transactions:
         self._values, self._size = [], 0
 
     def _position(self, upto: Tso) -> Position:
-        return Position(origin=self._origin, upto=upto, table_ids=self._table_ids)
+        return replace(self._begun, upto=upto)
 
     def _require_fits(self, commit_ts: int, size: int, about: str = "") -> None:
         state, topic = self._sender.state, self._sender.topic

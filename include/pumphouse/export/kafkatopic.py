@@ -37,15 +37,17 @@ ITS_OWN = "send to a topic of its own, or begin anew in this one: --from TIME --
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a topic is: everything of ``origin`` up to ``upto`` is in it.
+    """How far a topic is: everything of ``origin`` in (begin, upto] is in it.
 
     Args:
         origin: of the messages.
+        begin: where they begin, or were begun anew.
         upto: inclusive.
         table_ids: the tables that ``tables`` of the origin meant; () where it names none.
     """
 
     origin: Origin
+    begin: Tso
     upto: Tso
     table_ids: tuple[int, ...]
 
@@ -58,6 +60,7 @@ class Position:
                 "archive_id": self.origin.archive_id,
                 "tables": self.origin.tables,
                 "table_ids": self.table_ids,
+                "begin": int(self.begin),
                 "upto": int(self.upto),
             }
         ).encode()
@@ -74,6 +77,7 @@ class Position:
                 archive_id=strict.text(data["archive_id"]),
                 tables=tuple(map(strict.text, data["tables"])),
             ),
+            begin=Tso(strict.integer(data["begin"])),
             upto=Tso(strict.integer(data["upto"])),
             table_ids=tuple(map(strict.integer, data["table_ids"])),
         )
@@ -164,8 +168,12 @@ class Brokers:
             )
         if code in (Code.MSG_SIZE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE):
             return TopicRefused(what, hint=f"raise max.message.bytes of the topic {topic}", topic=topic)
-        if code == Code.INVALID_TRANSACTION_TIMEOUT:
-            return ConfigError(what, hint="lower kafka.timeout_s, or raise transaction.max.timeout.ms of the brokers")
+        wrong = {
+            Code._INVALID_ARG: "the section kafka of the settings says how the brokers are reached",  # noqa: SLF001
+            Code.INVALID_TRANSACTION_TIMEOUT: "lower kafka.timeout_s, or raise the brokers' transaction.max.timeout.ms",
+        }
+        if code in wrong:
+            return ConfigError(what, hint=wrong[code])
         denied = {
             Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED, Code.SASL_AUTHENTICATION_FAILED,
             Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED, Code._AUTHENTICATION,  # noqa: SLF001
@@ -205,7 +213,8 @@ def look(brokers: Brokers) -> TopicState:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-    admin = AdminClient(brokers.client())
+    with brokers.naming("reading the settings of its client"):
+        admin = AdminClient(brokers.client())
     where = TopicPartition(brokers.topic, PARTITION)
     limit = {"request_timeout": brokers.timeout_s}
     with brokers.naming("reading its settings (right DescribeConfigs)"):
@@ -282,7 +291,8 @@ def _last(brokers: Brokers, state: TopicState) -> Message | None:
             "fetch.message.max.bytes": 8 << 20,
         }
     )
-    consumer = Consumer(config)
+    with brokers.naming("reading its end"):
+        consumer = Consumer(config)
     try:
         span, upto = 2, state.end
         while upto > state.low:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pumphouse.archive.view import read_view
-from pumphouse.errors import ConfigError, TopicRefused
+from pumphouse.errors import ConfigError, TopicRefused, UnknownTable
 from pumphouse.export import encode
-from pumphouse.export.extract import Extract
+from pumphouse.export.extract import Before, Extract
 from pumphouse.export.kafkasender import Transactions
 from pumphouse.export.kafkatopic import Position, TopicState
 from pumphouse.export.pbfiles import Origin
@@ -49,7 +49,7 @@ class Topic:
 def sent(source: MadeSource, since: Tso, topic: Topic, most: int = 1 << 20) -> Transactions:
     view = read_view(source.archive, since=since)
     extract = Extract.of(source.archive, view, since, view.end, (), None)
-    made = Transactions(topic, ORIGIN, (), most)
+    made = Transactions(topic, Position(origin=ORIGIN, begin=since, upto=since, table_ids=()), most)
     for part in extract.encoded(SlaveMessages(), since, view.end, silent):
         if isinstance(part, encode.Piece):
             made.piece(part)
@@ -157,17 +157,33 @@ def test_a_transaction_of_kafka_is_never_cut_between_two_of_one_commit_ts(source
     sent(source, since, topic, most=1)
     assert [len(values) for values, _ in topic.committed] == [2] * 6
     assert [position.upto for _, position in topic.committed] == [*stamps[:-1], end]
+    assert {position.begin for _, position in topic.committed} == {since}
+
+
+def test_a_chosen_table_stays_chosen_when_nothing_has_its_name_any_more(source: MadeSource) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    since = source.genesis()
+    middle = source.cut()
+    first = Extract.of(source.archive, read_view(source.archive, since=since), since, middle, ("d.t",), None)
+    source.rename_table("t", "u")
+    renamed = source.cut()
+    end = source.cut()
+    view = read_view(source.archive, since=renamed)
+    with pytest.raises(UnknownTable):
+        Extract.of(source.archive, view, renamed, end, ("d.t",), None)
+    before = Before(end=renamed, table_ids=first.table_ids)
+    assert Extract.of(source.archive, view, renamed, end, ("d.t",), before).table_ids == first.table_ids
 
 
 def test_a_position_is_as_the_page_says_and_nothing_else_is_taken_for_one() -> None:
     import json
 
     origin = Origin(cluster_id=(1 << 64) - 1, archive_id="main", tables=("d.t",))
-    position = Position(origin=origin, upto=Tso(5), table_ids=(7,))
+    position = Position(origin=origin, begin=Tso(2), upto=Tso(5), table_ids=(7,))
     formats.check("kafka-position", json.loads(position.to_json()))
     assert Position.from_json(position.to_json()) == position
     data = json.loads(position.to_json())
-    for wrong in ({"format_version": 2}, {"upto": "5"}, {"tables": [1]}, {"cluster_id": -1}):
+    for wrong in ({"format_version": 2}, {"upto": "5"}, {"begin": None}, {"tables": [1]}, {"cluster_id": -1}):
         with pytest.raises((LookupError, TypeError, ValueError)):
             Position.from_json(json.dumps({**data, **wrong}).encode())
     for text in (b"", b"{}", b"[]", b"\xff", b"null"):
