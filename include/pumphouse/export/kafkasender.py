@@ -66,6 +66,11 @@ class Sender:
             finally:
                 self._producer.poll(0)  # `Brokers` hears what was said
         self.state = look(brokers)
+        until = time.monotonic() + brokers.timeout_s
+        # A broker that just came back may need a moment to end what was open.
+        while self.state.stable < self.state.end and time.monotonic() < until:
+            time.sleep(0.2)
+            self.state = look(brokers)
         self._next = self.state.end
 
     def commit(self, values: Sequence[bytes], position: Position) -> None:

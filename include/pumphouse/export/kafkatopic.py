@@ -252,7 +252,7 @@ def read_position(brokers: Brokers, state: TopicState) -> Position | None:
     if state.stable < state.end:
         raise TopicRefused(
             f"somebody else has an open transaction in the topic {topic}, at offset {state.stable}",
-            hint=f"end that producer; {ITS_OWN}",
+            hint=f"end that producer, or what killed brokers left (kafka-transactions.sh find-hanging); {ITS_OWN}",
             topic=topic,
         )
     last = _last(brokers, state)
