@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import structlog
 from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
+from binlog_airflow.advice import in_airflow
 from binlog_airflow.lines import make_readable
 from pumphouse.errors import BinlogError
 
@@ -42,7 +43,7 @@ def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except BinlogError as error:
-            log.error(str(error), kind=type(error).__name__)  # noqa: TRY400 - the stack is what is left out
+            log.error(error.said(in_airflow), kind=type(error).__name__)  # noqa: TRY400 - the stack is what is left out
             log.debug("where", exc_info=True)
             raise TaskEnded(error) from None
 
@@ -68,8 +69,9 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
         if exception.retryable:
-            return RetryDecision.retry(delay=timedelta(seconds=min(5 * 2**try_number, 300)), reason=str(exception))
-        return RetryDecision.fail(reason=str(exception))
+            delay = timedelta(seconds=min(5 * 2**try_number, 300))
+            return RetryDecision.retry(delay=delay, reason=exception.said(in_airflow))
+        return RetryDecision.fail(reason=exception.said(in_airflow))
 
 
 def default_args() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive.archive import Archive
 from pumphouse.errors import TopicRefused, UsageError
 from pumphouse.export.ddls import ExportedDdl
@@ -114,7 +115,7 @@ def export_kafka(
         if begin > view.end:
             raise TopicRefused(
                 f"the topic {topic} has everything up to {show(begin)}, and the archive ends at {show(view.end)}",
-                hint="is it the archive that was sent from? A copy that is behind gets there by `pumphouse snapshot`",
+                hint=("is it the archive that was sent from? A copy that is behind gets there by ", advice.SNAPSHOT),
                 topic=topic,
             )
         if position is not None and begin >= end:
