@@ -12,7 +12,7 @@ PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb mysql test-mysql rows mutants bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb mysql test-mysql kafka rows mutants bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -83,9 +83,13 @@ mysql: $(STAMP)  ## A real MySQL for tests into build/mysql (root on a Debian, d
 test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
 	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "not slow" -n $(WORKERS) --dist loadfile -rs
 
+kafka: $(STAMP)  ## A real Kafka for tests into build/kafka (Maven; nothing else does)
+	@$(BIN)/python -m tests.support.kafkabroker
+
 test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
+	@$(BIN)/python -m tests.support.kafkabroker --optional
 	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
 	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
 
@@ -100,6 +104,7 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
 	@$(BIN)/python -m tests.support.mysql --optional
+	@$(BIN)/python -m tests.support.kafkabroker --optional
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest --server mysql tests/integration tests/tidb tests/crash/test_capture_kill.py -q -rs
 
@@ -128,7 +133,7 @@ lock:            ## Resolve the locks again (needs uv)
 	uv lock
 	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups -o requirements.lock
 	for part in pump spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
-	uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra airflow --group image -o locks/airflow.lock
+	uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra airflow --extra kafka --group image -o locks/airflow.lock
 	printf 'grpcio-tools==1.81.1\nprotobuf==6.33.6\n' | uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header - -o locks/proto.lock
 
 clean:           ## Remove what was built

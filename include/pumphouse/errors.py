@@ -20,6 +20,8 @@ BinlogError
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
 ├─ RestoreError └─ TargetUnreachable
+├─ TopicRefused (a Kafka topic that holds, or takes, other messages) · TopicFenced (another run has it)
+├─ BrokersUnavailable* (Kafka does not answer)
 └─ FoldRefused (the archive alone does not say what a base would have)
                                                                   * = retryable
 
@@ -443,6 +445,27 @@ class FoldRefused(BinlogError):
     """The archive alone does not say which rows a folded base would have at a moment."""
 
     tables: list[str] | None = None
+
+
+class TopicRefused(BinlogError):
+    """A Kafka topic is not there, holds other messages than the archive's, or does not take one of these."""
+
+    topic: str | None = None
+    size: int | None = None
+    limit: int | None = None
+
+
+class TopicFenced(BinlogError):
+    """Another export sends to the Kafka topic now: what this one had not committed is not in it."""
+
+    topic: str | None = None
+
+
+class BrokersUnavailable(BinlogError):
+    """Kafka's brokers do not answer, or lack replicas that a message needs."""
+
+    retryable = True
+    brokers: str | None = None
 
 
 class RestoreError(BinlogError):

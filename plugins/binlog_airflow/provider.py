@@ -50,6 +50,17 @@ def get_provider_info() -> dict[str, Any]:
                 tls_check_name="false = its certificate need not name the host",
             ),
             _connection(
+                "kafka",
+                bootstrap_servers="Brokers (host:port[,…])",
+                topic="Topic (empty = <cluster id>_obinlog)",
+                tables="Tables (shop.*, audit.log; empty = all)",
+                security_protocol="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
+                sasl_mechanism="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+                tls_ca="CA file of the brokers",
+                tls_cert="Certificate file",
+                tls_key="Key file",
+            ),
+            _connection(
                 "source",
                 tls_ca="CA file of the server",
                 tls_check_name="false = its certificate need not name the host",

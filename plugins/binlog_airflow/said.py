@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pumphouse.archive.proofs import Proof
     from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
     from pumphouse.client.admin import PumpGc
+    from pumphouse.export.kafkarun import KafkaReport
     from pumphouse.loader.report import LoadReport
     from pumphouse.restore.report import RestoreReport
     from pumphouse.runs.schema import SchemaReport
@@ -54,6 +55,14 @@ def loaded(report: LoadReport) -> str:
     what = f"{_some(report.inserted, 'row')} put, {_some(report.deleted, 'key')} taken, {_some(report.ddls, 'DDL')}"
     parked = f"; NOT whole, parked: {', '.join(sorted(report.parked)[:5])}" if report.parked else ""
     return f"loaded {report.target} up to {show(report.to_ts)} in {duration(report.seconds)}: {what}{parked}"
+
+
+def sent(report: KafkaReport) -> str:
+    """Of messages for Kafka."""
+    if not report.messages:
+        return f"nothing to send: the topic {report.topic} has everything up to {show(report.to_ts)}"
+    what = f"{_some(report.messages, 'message')}, {_some(report.changes, 'row change')}, {_some(report.ddls, 'DDL')}"
+    return f"sent {what}, {decimal(report.size)}, to {report.topic}: it has everything up to {show(report.to_ts)}"
 
 
 def restored(report: RestoreReport) -> str:

@@ -19,7 +19,7 @@ import structlog
 
 from binlog_airflow import said, xcom
 from binlog_airflow.advice import SOURCE, naming, of_connection
-from binlog_airflow.hooks import RESTORE_TARGET, settings_from
+from binlog_airflow.hooks import KAFKA, RESTORE_TARGET, settings_from
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
@@ -176,6 +176,20 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     with naming(conn_id):
         done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
     _say(said.loaded(done))
+    return xcom.bounded(done.to_dict())
+
+
+def send_to_kafka(since: str | None, *, anew: bool) -> dict[str, Any]:
+    """Send what the topic does not have yet; a try that was killed left whole transactions, and the next goes on."""
+    from pumphouse.runs import kafka
+
+    settings = settings_from(kafka=KAFKA)
+    begin = None
+    if since:
+        with _parts(settings) as parts:
+            begin = parts.moment(since).ts
+    done = kafka.run(settings, since=begin, anew=anew, tell=Told())
+    _say(said.sent(done))
     return xcom.bounded(done.to_dict())
 
 

@@ -85,6 +85,8 @@ def test_a_drifted_field_is_found() -> None:
 def test_messages_of_the_page_are_those_of_the_proto_files() -> None:
     real = {}
     for path in (ROOT / "include/pumphouse/proto").glob("*.proto"):
+        if path.stem == "slave_binlog":
+            continue  # its messages are called as those of binlog.proto, and are a table of the page
         real |= formats.messages(path.read_text())
     documented = formats.documented_messages()
     assert {"Binlog", "PrewriteValue", "TableMutation", "StatusResponse", "PullBatchesResponse"} <= documented.keys()

@@ -79,6 +79,19 @@ def test_schema_load_and_gc_follow_assets(parsed: Any) -> None:
         assert dags[name]["timetable"] == "AssetTriggeredTimetable"
 
 
+@pytest.mark.row("A6")
+def test_kafka_gets_windows_by_hand_until_a_setting_says_each_one(parsed: Any, in_airflow: Callable[..., Any]) -> None:
+    dag = parsed["dags"]["binlog_kafka"]
+    assert (dag["timetable"], dag["params"]) == ("NullTimetable", {"from": None, "anew": False})
+    assert dag["tasks"]["send"]["outlets"] == ["pumphouse_kafka"]
+    script = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+print(json.dumps(type(DagBag(%r).dags["binlog_kafka"].timetable).__name__))
+""" % str(ROOT / "dags" / "binlog_kafka.py")  # noqa: UP031
+    assert in_airflow(script, PUMPHOUSE_AIRFLOW__KAFKA="true") == "AssetTriggeredTimetable"
+
+
 @pytest.mark.row("R1")
 def test_restore_asks_for_a_moment_and_a_target_and_is_a_dry_run_as_it_opens(parsed: Any) -> None:
     params = parsed["dags"]["binlog_restore"]["params"]

@@ -67,6 +67,30 @@ def test_three_connections_become_one_set_of_settings(in_airflow: Callable[..., 
     assert "s3cr3t" not in shown
 
 
+@pytest.mark.row("A6", "O2")
+def test_a_connection_of_kafka_is_its_section_and_without_one_the_settings_count(
+    in_airflow: Callable[..., Any],
+) -> None:
+    script = """
+import json
+from binlog_airflow.hooks import KAFKA, settings_from
+s = settings_from(archive=None, cluster=None, kafka=KAFKA).kafka
+print(json.dumps([s.bootstrap_servers, s.topic, s.tables, s.security_protocol, s.sasl_username,
+    s.sasl_password.get_secret_value(), repr(s)]))
+"""
+    kafka = {
+        "conn_type": "pumphouse_kafka", "login": "shop", "password": "s3cr3t-k",
+        "extra": {"bootstrap_servers": "a:1,b:2", "topic": "t", "tables": "shop.*,d.t", "security_protocol": "SASL_SSL"},
+    }  # fmt: skip
+    *found, shown = in_airflow(script, **_env(pumphouse_kafka=kafka))
+    assert found == ["a:1,b:2", "t", ["shop.*", "d.t"], "SASL_SSL", "shop", "s3cr3t-k"]
+    assert "s3cr3t" not in shown
+    assert in_airflow(script, PUMPHOUSE_KAFKA__BOOTSTRAP_SERVERS="c:3")[0] == "c:3"
+    # A password of the settings never goes to brokers that a connection names.
+    del kafka["login"], kafka["password"]
+    assert in_airflow(script, **_env(pumphouse_kafka=kafka), PUMPHOUSE_KAFKA__SASL_PASSWORD="s3cr3t-e")[4:6] == ["", ""]
+
+
 @pytest.mark.row("O2")
 def test_a_misspelt_extra_is_refused_by_name(in_airflow: Callable[..., Any]) -> None:
     wrong = {**_ARCHIVE, "extra": {"rooot": "s3://bucket"}}
@@ -181,7 +205,7 @@ hooks = ProvidersManager().hooks
 print(json.dumps({k: (v.connection_type if v else None) for k, v in hooks.items() if k.startswith("pumphouse")}))
 """)
     assert found == {
-        k: k for k in ("pumphouse_archive", "pumphouse_cluster", "pumphouse_downstream", "pumphouse_source")
+        f"pumphouse_{name}": f"pumphouse_{name}" for name in ("archive", "cluster", "downstream", "kafka", "source")
     }
 
 

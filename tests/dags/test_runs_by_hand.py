@@ -18,8 +18,9 @@ from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
-from tests.support import mariadb
+from tests.support import kafkabroker, mariadb
 from tests.support.connections import connection_variables
+from tests.support.kafkabroker import KafkaBroker
 from tests.support.nojobs import NoJobHistory, status_api
 from tests.support.pumpserver import PumpServer
 
@@ -195,6 +196,23 @@ def test_a_restore_by_hand_plans_one_to_the_end_of_the_archive_and_logs_the_mome
     lines = [event for event, _ in said]
     assert f"moment    {show(world.archive.end())}, the end of the archive" in lines
     assert any(line.startswith("drops     ") and line.endswith("it holds nothing that is dropped") for line in lines)
+
+
+@pytest.mark.row("A6", "O1")
+@pytest.mark.skipif(bool(kafkabroker.MISSING), reason=kafkabroker.MISSING)
+def test_kafka_is_begun_by_hand_and_goes_on_by_itself(world: World, tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path) as kafka:
+        topic, begin = kafka.create("topic"), world.archive.genesis().ts
+        extra = {"bootstrap_servers": kafka.servers, "topic": topic}
+        there = connection_variables({"pumphouse_kafka": {"conn_type": "pumphouse_kafka", "extra": extra}})
+        state, tasks, _ = world.run("binlog_kafka", retries=0, **there)
+        assert (state, tasks) == ("failed", {"send": "failed"}), "nobody said where the topic begins"
+        for conf in ({"from": str(begin)}, {}):
+            assert world.run("binlog_snapshot")[0] == "success"
+            state, tasks, said = world.run("binlog_kafka", conf, **there)
+            assert (state, tasks) == ("success", {"send": "success"})
+        assert said[-1][0] == f"nothing to send: the topic {topic} has everything up to {show(world.archive.end())}"
+        assert [len(each.dml_data.tables) for each in kafka.binlogs(topic)] == [0]
 
 
 @pytest.mark.row("O1")

@@ -1,4 +1,4 @@
-"""``pumphouse archive export``: a range of the archive as files that other tools read."""
+"""``pumphouse archive export``: a range of the archive as files, or messages, that other tools read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import read_time, tables_option, to_option, with_times
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import show
+from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
 
@@ -30,14 +30,14 @@ _MIB = 1 << 20
     "--format",
     "form",
     required=True,
-    type=click.Choice(["pb"]),
-    help="pb: binlog files of TiDB's Drainer, which Reparo reads.",
+    type=click.Choice(["pb", "kafka"]),
+    help="pb: binlog files of TiDB's Drainer, which Reparo reads. kafka: the Drainer's messages.",
 )
 @click.option(
     "--from",
     "since",
     metavar="TIME",
-    help="Changes that were committed after this TIME. Default: where the files in DESTINATION end.",
+    help="Changes that were committed after this TIME. Default: where what DESTINATION has ends.",
 )
 @to_option
 @tables_option
@@ -47,9 +47,15 @@ _MIB = 1 << 20
     default=512,
     show_default=True,
     metavar="N",
-    help="A file ends with the transaction that makes it so large.",
+    help="pb: a file ends with the transaction that makes it so large.",
 )
-@click.argument("destination")
+@click.option(
+    "--anew",
+    is_flag=True,
+    help="kafka: begin at --from whatever the topic has, unless it was begun there. What lies between is missing from "
+    "it then, or is there twice.",
+)
+@click.argument("destination", required=False)
 @archive_option
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -60,22 +66,69 @@ def export_command(
     to: str,
     tables: tuple[str, ...],
     file_mib: int,
-    destination: str,
+    destination: str | None,
     *,
+    anew: bool,
     as_json: bool,
 ) -> None:
-    """Write a range of the archive into DESTINATION, a directory or s3://BUCKET/PREFIX, as files that others read.
+    """Write a range of the archive to DESTINATION, as files or messages that others read.
 
-    Run again, it goes on where it was killed, or where the files end. It needs the archive alone, and no cluster.
+    DESTINATION is a directory or s3://BUCKET/PREFIX (pb), or a topic of Kafka (kafka; default: kafka.topic).
+    Run again, it goes on where it was killed, or where DESTINATION ends. It needs the archive alone, and no cluster.
     """
-    from pumphouse.export.run import export_pb
-    from pumphouse.objectstore.open import open_store
     from pumphouse.restore.plan import LATEST, parse_moment
 
-    del form  # there is one
     settings = context.settings
     after = None if since is None else read_time(settings, since)
     upto = parse_moment(to, partial(read_time, settings, word=LATEST))
+    if form == "kafka":
+        _send(settings, destination, after, upto, tables, anew=anew, as_json=as_json)
+    elif destination is None or anew:
+        raise UsageError("--format pb writes into a DESTINATION, and knows no --anew", hint="name an empty directory")
+    else:
+        _write(settings, destination, after, upto, tables, file_mib, as_json=as_json)
+
+
+def _send(
+    settings: Settings,
+    topic: str | None,
+    after: Tso | None,
+    upto: Tso | None,
+    tables: tuple[str, ...],
+    *,
+    anew: bool,
+    as_json: bool,
+) -> None:
+    from pumphouse.commands.load import print_losses
+    from pumphouse.runs import kafka
+
+    with bar(enabled=not as_json) as tell:
+        report = kafka.run(settings, topic=topic, since=after, upto=upto, tables=tables, anew=anew, tell=tell)
+    if as_json:
+        click.echo(json.dumps(with_times(report.to_dict()), indent=2, ensure_ascii=False))
+        return
+    if report.messages:
+        what = f"{report.messages:,} messages, {report.changes:,} row changes, {report.ddls:,} DDLs"
+        click.echo(f"sent {what}, {decimal(report.size)}")
+    else:
+        click.echo("nothing to send")
+    click.echo(f"topic {report.topic} has everything up to {show(report.to_ts)}")
+    print_losses(report.losses)
+
+
+def _write(
+    settings: Settings,
+    destination: str,
+    after: Tso | None,
+    upto: Tso | None,
+    tables: tuple[str, ...],
+    file_mib: int,
+    *,
+    as_json: bool,
+) -> None:
+    from pumphouse.export.run import export_pb
+    from pumphouse.objectstore.open import open_store
+
     root = _root(settings, destination)
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         report = export_pb(

@@ -19,7 +19,8 @@ from pumphouse.codec.crc import crc32c_of
 from pumphouse.codec.jit import Bytes
 from pumphouse.errors import BadManifest, ManifestConflict, ObjectExists, StoreError, UsageError
 from pumphouse.export import pbkernels as kernels
-from pumphouse.export.pbframes import Frames, Piece, framed, large_head
+from pumphouse.export.encode import Frames, Piece
+from pumphouse.export.pbframes import framed, large_head
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso, show, to_datetime
 from pumphouse.objectstore.base import ObjectStore

@@ -14,6 +14,7 @@ import numpy as np
 from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, UInts, kernel, primitive
 from pumphouse.codec.raw import copy_bytes
+from pumphouse.export.protowire import put_uvarint, uvarint_bytes
 
 SIGNED, UNSIGNED, FLOAT = 0, 1, 2
 # Flags of datums.
@@ -25,27 +26,6 @@ MAGIC = np.array([0x04, 0x05, 0x1B, 0x1C], np.uint8)
 # Bytes of a frame before its payload, and behind it.
 HEAD_BYTES, TAIL_BYTES = 12, 4
 _SIGN = np.uint64(1 << 63)
-
-
-@primitive
-def uvarint_bytes(value: np.uint64) -> int:
-    """Bytes of an unsigned varint."""
-    count = np.int64(1)
-    while value >= np.uint64(0x80):
-        value >>= np.uint64(7)
-        count += 1
-    return count
-
-
-@primitive
-def put_uvarint(out: Bytes, at: int, value: np.uint64) -> int:
-    """Write an unsigned varint; position behind it."""
-    while value >= np.uint64(0x80):
-        out[at] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
 
 
 @primitive

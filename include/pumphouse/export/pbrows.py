@@ -9,29 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, binary_buffers, valid_of, words_of
-from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
+from pumphouse.codec.jit import Bytes, Ints, UInts
 from pumphouse.codec.layout import RowLayout
 from pumphouse.export import pbkernels as kernels
+from pumphouse.export.protowire import frozen_bytes, text_field
 from pumphouse.schema.column_sql import type_name
 
 _TYPES = {INSERT: 0, UPDATE: 1, DELETE: 2}
 _LENGTH_BYTES = 6  # a field's tag and length
-
-
-def text_field(number: int, text: str | bytes) -> bytes:
-    """A protobuf field of bytes."""
-    data = text.encode() if isinstance(text, str) else text
-    return bytes([number << 3 | 2]) + uvarint(len(data)) + data
-
-
-def uvarint(value: int) -> bytes:
-    """An unsigned varint."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +45,11 @@ class EventShape:
         ]
         values = sum(_LENGTH_BYTES + 2 * (_LENGTH_BYTES + len(each.fill_bytes)) for each in layout.columns)
         size = _LENGTH_BYTES + len(event) + sum(map(len, columns)) + values
-        return cls(_bytes(event), tuple(map(_bytes, columns)), size)
+        return cls(frozen_bytes(event), tuple(map(frozen_bytes, columns)), size)
+
+    def rows(self, images: Sequence[pa.RecordBatch]) -> Events:
+        """Row changes of this shape: the rows; of updates the old ones and the new ones."""
+        return Events(self, images)
 
 
 class Events:
@@ -132,7 +121,3 @@ def _values_of(column: pa.Array) -> _Words | _Texts:
         signed = pa.types.is_signed_integer(column.type)
         return _Words(words_of(column), valid_of(column), kernels.SIGNED if signed else kernels.UNSIGNED)
     return _Texts(*binary_buffers(column, nulls=True), valid_of(column))
-
-
-def _bytes(data: bytes) -> Bytes:
-    return frozen(np.frombuffer(data, np.uint8))

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ObjectNotFound, UsageError
-from pumphouse.export.pbddl import ExportedDdl, ddls_of
+from pumphouse.export.ddls import ExportedDdl
+from pumphouse.export.extract import Before, Extract, view_upto
 from pumphouse.export.pbfiles import FILE_BYTES, Note, Origin, PbFiles, read_notes
-from pumphouse.export.pbframes import Encoder, ddl_payload
-from pumphouse.export.transactions import transactions
-from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.export.pbframes import PbFrames, ddl_payload
+from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.restore.find import Sought, lived_as, tables_called
 
 _OF_ALL = {"origin", "table_ids"}  # what the notes of a destination have in common
 
@@ -99,42 +94,32 @@ def export_pb(
     notes = read_notes(store, origin)
     begin, after = _begin(store, notes, since)
     kept = archive.range()
-    if begin < kept.start:
-        raise UsageError(
-            f"the archive is kept from {show(kept.start)} on, and {show(begin)} is before that{kept.aside(begin)}",
-            hint=f"go on in another directory: --from {max(after, kept.start)}" if notes else f"--from {kept.start}",
-        )
-    view = read_view(archive, since=begin)
-    if upto is not None and upto > view.end:
-        raise UsageError(f"the archive ends at {show(view.end)}, and {show(upto)} is after that", hint="--to latest")
-    end = view.end if upto is None else upto
+    way_on = f"go on in another directory: --from {max(after, kept.start)}" if notes else f"--from {kept.start}"
+    view, end = view_upto(archive, begin, upto, kept, way_on)
     if not notes and after >= end:
         raise UsageError(
             f"nothing lies between {show(after)} and {show(end)} in the archive",
             hint=f"it covers {show(kept.start)} to {show(view.end)}",
         )
-    reached = Tso(max(after, end))
-    sought = Sought(after=begin, upto=reached, tables=origin.tables)
-    chosen = _chosen(view, sought, notes)
-    jobs = archive.jobs(view.between(begin, reached), begin, reached)
-    ddls = ddls_of(view.timeline, jobs, begin, reached, sought, chosen)
+    before = Before(end=notes[-1].to_ts, table_ids=notes[-1].table_ids) if notes else None
+    extract = Extract.of(archive, view, begin, Tso(max(after, end)), origin.tables, before)
     ranges = [
         _Range(note.number, note.from_ts, note.to_ts, note.table_ids, _UNLIMITED)
         for note in notes
         if not _is_there(store, note)
     ]
     if after < end:
-        ranges.append(_Range(len(notes), after, end, tuple(sorted(chosen)), file_bytes))
+        ranges.append(_Range(len(notes), after, end, extract.table_ids, file_bytes))
     written: list[Note] = []
     for each in ranges:
-        written += _exported(archive, view, store, origin, each, ddls, tell)
+        written += _exported(extract, store, origin, each, tell)
     return ExportReport(
         destination=store.url,
         after=begin,
-        upto=reached,
+        upto=extract.upto,
         notes=tuple(written),
-        refused=tuple(each for each in ddls if each.refused),
-        losses=losses_of(view.windows, after=begin, upto=reached),
+        refused=tuple(each for each in extract.ddls if each.refused),
+        losses=extract.losses,
     )
 
 
@@ -174,72 +159,20 @@ def _is_there(store: ObjectStore, note: Note) -> bool:
         return False
 
 
-def _chosen(view: ArchiveView, sought: Sought, notes: Sequence[Note]) -> frozenset[int]:
-    """Ids of the tables that are wanted, over all files of the destination; none = all tables.
-
-    Raises:
-        UnknownTable: no table of the range is called so.
-        UsageError: a table that was there in the range of the files got a wanted name only now: they lack its rows.
-    """
-    if not sought.tables:
-        return frozenset()
-    before = frozenset(notes[-1].table_ids if notes else ())
-    found = tables_called(view.timeline, sought) | before
-    for table_id in sorted(found - before) if notes else ():
-        ends = notes[-1].to_ts
-        for was in lived_as(view.timeline.versions[table_id], sought.after, ends):
-            raise UsageError(
-                f"a table that was called {'.'.join(was.name)} before {show(ends)} is now one of "
-                f"{', '.join(sought.tables)}, and the files up to that moment have none of its rows",
-                hint=f"export into an empty directory, or up to before it got that name (--to), or name it "
-                f"(--table {'.'.join(was.name)}) in a new export",
-            )
-    return found
-
-
-def _exported(
-    archive: Archive,
-    view: ArchiveView,
-    store: ObjectStore,
-    origin: Origin,
-    wanted: _Range,
-    ddls: Sequence[ExportedDdl],
-    tell: Progress,
-) -> list[Note]:
-    chosen = frozenset(wanted.table_ids)
-    ids = chosen | {part for part, of in view.timeline.partitions.items() if of in chosen} if chosen else None
-    windows = view.between(wanted.after, wanted.upto)
-    encoder, notes = Encoder(view.timeline, chosen or None), list[Note]()
+def _exported(extract: Extract, store: ObjectStore, origin: Origin, wanted: _Range, tell: Progress) -> list[Note]:
+    notes = list[Note]()
     with tempfile.TemporaryDirectory(prefix="pumphouse-export-") as folder:
         files = PbFiles(
             store, origin, wanted.table_ids, wanted.number, wanted.after, Path(folder), wanted.file_bytes, notes.append,
         )  # fmt: skip
         try:
-            batches = transactions(archive.store, windows, wanted.after, wanted.upto, ids, tell)
-            for each in _in_order(batches, [each for each in ddls if wanted.after < each.commit_ts <= wanted.upto]):
+            for each in extract.encoded(PbFrames(), wanted.after, wanted.upto, tell, wanted.table_ids):
                 if isinstance(each, ExportedDdl):
                     for text in each.texts:
-                        files.ddl(each.commit_ts, ddl_payload(each.commit_ts, text))
+                        files.ddl(each.commit_ts, ddl_payload(each.commit_ts, text.in_its_database))
                 else:
-                    for part in encoder.encode(each):
-                        files.add(part)
+                    files.add(each)
             files.finish(wanted.upto)
         finally:
             files.close()
     return notes
-
-
-def _in_order(batches: Iterator[pa.RecordBatch], ddls: Sequence[ExportedDdl]) -> Iterator[pa.RecordBatch | ExportedDdl]:
-    """Transactions with the DDLs at their places."""
-    at = 0
-    for batch in batches:
-        ts, rest = batch.column("commit_ts").to_numpy(), 0
-        while at < len(ddls) and ddls[at].commit_ts < ts[-1]:
-            stop = int(np.searchsorted(ts, ddls[at].commit_ts, "right"))
-            if stop > rest:
-                yield batch.slice(rest, stop - rest)
-            yield ddls[at]
-            at, rest = at + 1, max(stop, rest)
-        if rest < batch.num_rows:
-            yield batch.slice(rest)
-    yield from ddls[at:]

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
-from pumphouse.export.pbddl import ddls_of
+from pumphouse.export.ddls import ExportedDdl, ddls_of
+from pumphouse.export.encode import Encoder, Form, Frames
 from pumphouse.export.pbfiles import file_name
-from pumphouse.export.pbframes import Encoder, Frames, ddl_payload, framed
+from pumphouse.export.pbframes import PbFrames, ddl_payload, framed
 from pumphouse.model.table import Job, SchemaState
 from pumphouse.model.tso import Tso, from_datetime
 from pumphouse.restore.find import Sought
@@ -56,6 +57,12 @@ def _name(vector: Json, _: Path) -> None:
 
 def file_column(vector: Json, _: Path) -> None:
     """One column of an inserted row, as the file has it."""
+    (event,) = pbmessages.Binlog.FromString(_payload_of(*inserted(vector))).dml_data.events
+    assert [each.hex() for each in event.row] == [vector["file_column_hex"]]
+
+
+def inserted(vector: Json) -> tuple[Timeline, int, bytes]:
+    """A transaction that inserts a vector's row: the schema, its commit ts, its payload."""
     raw = {"id": 1, "name": "t", "cols": [vector["column_info"]], "state": int(SchemaState.PUBLIC)}
     job = {
         "id": 1, "type": 3, "schema_id": 1, "table_id": 1, "schema_name": "d", "state": 6, "query": "",
@@ -66,12 +73,16 @@ def file_column(vector: Json, _: Path) -> None:
     timeline = Timeline.empty().fold([TimedJob(Tso(1), Job.from_dict(db)), TimedJob(Tso(2), Job.from_dict(job))])
     value = PrewriteValueBuilder(2)
     value.insert(1, bytes.fromhex(vector["inserted_row_hex"]))
-    payload = merge(make_prewrite(3, b"k", value.build()), make_commit(3, 4, b"k"))
-    (event,) = pbmessages.Binlog.FromString(_payload_of(timeline, 4, payload)).dml_data.events
-    assert [each.hex() for each in event.row] == [vector["file_column_hex"]]
+    return timeline, 4, merge(make_prewrite(3, b"k", value.build()), make_commit(3, 4, b"k"))
 
 
 def _payload_of(timeline: Timeline, commit_ts: int, payload: bytes) -> bytes:
+    (found,) = pbmessages.payloads(encoded(PbFrames(), timeline, commit_ts, payload))
+    return found
+
+
+def encoded(form: Form[Any], timeline: Timeline, commit_ts: int, payload: bytes) -> bytes:
+    """A transaction in a form."""
     batch = pa.RecordBatch.from_pydict(
         {
             "commit_ts": pa.array([commit_ts], pa.int64()),
@@ -81,10 +92,10 @@ def _payload_of(timeline: Timeline, commit_ts: int, payload: bytes) -> bytes:
             "payload": pa.array([payload], pa.large_binary()),
         }
     )
-    (frames,) = Encoder(timeline, None).encode(batch)
+    (frames,) = Encoder(timeline, None, form).encode(batch)
     assert isinstance(frames, Frames)
-    (found,) = pbmessages.payloads(frames.data.tobytes())
-    return found
+    assert frames.ends.tolist() == [len(frames.data)]
+    return frames.data.tobytes()
 
 
 def file_dml(step: Json, timeline_at: Callable[[int], Timeline], _: Path) -> None:
@@ -92,14 +103,14 @@ def file_dml(step: Json, timeline_at: Callable[[int], Timeline], _: Path) -> Non
     timeline = timeline_at(step["commit_ts"])
     found = _payload_of(timeline, step["commit_ts"], bytes.fromhex(step["pulled_payload_hex"]))
     wanted = bytes.fromhex(step["expect"]["file_hex_tz_utc"])
-    if not _has_generated(timeline, step):
+    if not has_generated(timeline, step):
         assert found == wanted
         return
     assert found != wanted
     assert pbmessages.Binlog.FromString(found) == _without_generated(pbmessages.Binlog.FromString(wanted), timeline)
 
 
-def _has_generated(timeline: Timeline, step: Json) -> bool:
+def has_generated(timeline: Timeline, step: Json) -> bool:
     tables = [timeline.at_ts(each["table_id"], step["commit_ts"]).table for each in step["mutations"]]
     updates = all(number == 1 for each in step["mutations"] for number in each["sequence"])
     return not updates and any(column.generated for table in tables for column in table.columns)
@@ -123,13 +134,18 @@ def _without_generated(binlog: Any, timeline: Timeline) -> Any:
 
 def file_ddl(step: Json, timeline_at: Callable[[int], Timeline], _: Path) -> None:
     """A DDL, or that nothing is written of it."""
+    found = exported_ddls(step, timeline_at)
+    texts = [ddl_payload(each.commit_ts, text.in_its_database).hex() for each in found for text in each.texts]
+    wanted = step["expect"].get("file_hex")
+    assert texts == ([] if wanted is None else [wanted])
+
+
+def exported_ddls(step: Json, timeline_at: Callable[[int], Timeline]) -> list[ExportedDdl]:
+    """What is exported of a step."""
     job = None if step["expect"].get("skip") else step["job_json"]
     archived = ArchivedJob(
         commit_ts=Tso(step["commit_ts"]), start_ts=Tso(step["start_ts"]), job_id=step["ddl_job_id"],
         schema_state=step["ddl_schema_state"], query=step["ddl_query"].encode(), job=job,
     )  # fmt: skip
     after, upto = Tso(step["commit_ts"] - 1), Tso(step["commit_ts"])
-    found = ddls_of(timeline_at(upto), [archived], after, upto, Sought(after=after, upto=upto), frozenset())
-    texts = [ddl_payload(each.commit_ts, text).hex() for each in found for text in each.texts]
-    wanted = step["expect"].get("file_hex")
-    assert texts == ([] if wanted is None else [wanted])
+    return ddls_of(timeline_at(upto), [archived], after, upto, Sought(after=after, upto=upto), frozenset())

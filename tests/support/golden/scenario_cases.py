@@ -28,12 +28,13 @@ from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
 from tests.support.golden.case import Case, Json, assert_same
-from tests.support.golden.codec_cases import NO_KAFKA, UNKNOWN
+from tests.support.golden.codec_cases import UNKNOWN
 from tests.support.golden.file_cases import file_ddl, file_dml
+from tests.support.golden.kafka_cases import kafka_ddl, kafka_dml
 from tests.support.golden.storage_cases import scenario_run
 
 _LISTS = {"inserted_rows": "insert", "updated_rows": "update", "deleted_rows": "delete"}
-_OTHER_SINKS = f"{NO_KAFKA}, and with them what a relay log makes of those"
+_OTHER_SINKS = "what a relay log makes of the messages: there is none here"
 
 
 def scenario(content: Json) -> Iterator[Case]:
@@ -46,11 +47,14 @@ def scenario(content: Json) -> Iterator[Case]:
         if step["kind"] == "ddl":
             yield Case(f"{name}-job", partial(_job, step, timelines, index), rows=("S1",))
             yield Case(f"{name}-file", partial(file_ddl, step, timelines.upto), rows=("A6",))
+            yield Case(f"{name}-kafka", partial(kafka_ddl, step, timelines.upto), rows=("A6",))
         elif step["kind"] == "dml":
             yield Case(f"{name}-mutations", partial(_mutations, step), rows=("L1",))
             yield Case(f"{name}-values", partial(_values_or_error, step, timelines), rows=("L1", "S3"))
             if "file_hex_tz_utc" in step["expect"]:
                 yield Case(f"{name}-file", partial(file_dml, step, timelines.upto), rows=("A6",))
+            if "kafka_hex_tz_utc" in step["expect"]:
+                yield Case(f"{name}-kafka", partial(kafka_dml, step, timelines.upto), rows=("A6",))
             if _said(step, "error") is None:
                 yield Case(f"{name}-encode", partial(_encode, step, timelines), rows=("L1",))
         else:

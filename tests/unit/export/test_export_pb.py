@@ -31,9 +31,10 @@ from pumphouse.errors import (
     UnknownDdl,
     UsageError,
 )
-from pumphouse.export import pbframes
+from pumphouse.export import encode
+from pumphouse.export.encode import Encoder
 from pumphouse.export.pbfiles import Note, Origin, PbFiles
-from pumphouse.export.pbframes import Encoder
+from pumphouse.export.pbframes import PbFrames
 from pumphouse.export.run import ExportReport, export_pb
 from pumphouse.export.transactions import merged
 from pumphouse.model.table import MysqlType, TableInfo
@@ -272,7 +273,7 @@ def test_a_large_transaction_is_one_frame_whose_pieces_a_reader_joins(
                 t.insert("t", id=1000 * txn + row, v=rng.randbytes(rng.randint(0, 50)))
     source.cut()
     export(source, out / "whole", since)
-    monkeypatch.setattr(pbframes, "WHOLE_BYTES", 1000)  # in place of transactions of many MiB
+    monkeypatch.setattr(encode, "WHOLE_BYTES", 1000)  # in place of transactions of many MiB
     report = export(source, out / "pieces", since, file_bytes=file_bytes)
     assert pbmessages.binlogs(out / "pieces") == pbmessages.binlogs(out / "whole")
     assert sum(note.changes for note in report.notes) == 402
@@ -294,7 +295,7 @@ def test_the_parts_of_a_transaction_are_one_frame_also_over_batches(source: Made
     def written(batches: list[pa.RecordBatch], to: Path) -> list[Any]:
         store = FileStore(to)
         made = PbFiles(store, Origin(cluster_id=1, archive_id="a"), (), 0, Tso(0), tmp_path, 1 << 20, lambda _: None)
-        encoder = Encoder(timeline, None)
+        encoder = Encoder(timeline, None, PbFrames())
         for batch in batches:
             for part in encoder.encode(batch):
                 made.add(part)
@@ -705,14 +706,14 @@ def test_rows_of_few_bytes_in_a_wide_table_are_cut_by_what_they_become(
     export(source, out / "whole", since)
     size = sum(path.stat().st_size for path in (out / "whole").glob("binlog-*"))
     most = size // 20
-    monkeypatch.setattr(pbframes, "WRITTEN_BYTES", most)
+    monkeypatch.setattr(encode, "WRITTEN_BYTES", most)
     held = []
-    encode = Encoder.encode
+    encode_batch = Encoder.encode
 
-    def watched(encoder: Encoder, batch: pa.RecordBatch) -> Iterator[pbframes.Frames | pbframes.Piece]:
+    def watched(encoder: Encoder, batch: pa.RecordBatch) -> Iterator[encode.Frames | encode.Piece]:
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        for part in encode(encoder, batch):
+        for part in encode_batch(encoder, batch):
             yield part
             held.append((tracemalloc.get_traced_memory()[1] - before, len(part.data)))
 
@@ -778,7 +779,7 @@ def test_an_encoder_remembers_few_shapes_and_makes_the_others_anew(
     encoders = []
     begin = Encoder.__init__
     monkeypatch.setattr(Encoder, "__init__", lambda self, *how: (begin(self, *how), encoders.append(self))[0])
-    monkeypatch.setattr(pbframes, "_SHAPES", 2)
+    monkeypatch.setattr(encode, "_SHAPES", 2)
     export(source, out / "few", since)
     assert files(out / "few") == files(out / "whole")
     assert [len(each._shapes) for each in encoders] == [2]

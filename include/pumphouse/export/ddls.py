@@ -1,4 +1,4 @@
-"""DDLs as binlog files have them: the source's own text behind the database that it ran in, as the Drainer writes it.
+"""DDLs as exports have them: the source's own text and the database that it ran in, as the Drainer has them.
 
 Where that text says something else on another server, names tables that are left out, or the source wrote none, it is
 rendered from the DDL job.
@@ -35,18 +35,40 @@ _EACH = frozenset({Effect.DROP, Effect.DROP_DATABASE, Effect.CREATE_EACH, Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DdlText:
+    """One statement.
+
+    Args:
+        db: the database to be in.
+        table: the table that it is about, by the name that it has then; '' = a database, or several tables.
+        query: the text.
+        alone: it needs no database to be in: it makes one.
+    """
+
+    db: str
+    table: str
+    query: bytes
+    alone: bool = False
+
+    @property
+    def in_its_database(self) -> bytes:
+        """As binlog files have it."""
+        return self.query + b";" if self.alone else f"use {quote(self.db)}; ".encode() + self.query + b";"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedDdl:
     """One DDL; ``refused``: Reparo ends at it."""
 
     commit_ts: Tso
     action: str
-    texts: tuple[bytes, ...]
+    texts: tuple[DdlText, ...]
     refused: bool
 
     @property
     def text(self) -> str:
         """For people."""
-        return " ".join(each.decode(errors="replace") for each in self.texts)
+        return " ".join(each.in_its_database.decode(errors="replace") for each in self.texts)
 
 
 def ddls_of(
@@ -97,14 +119,17 @@ def _wanted(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> tuple[Ch
     )
 
 
-def _texts(event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], *, some: bool) -> Iterator[bytes]:
+def _texts(
+    event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], *, some: bool
+) -> Iterator[DdlText]:
     """``some``: some tables are exported, and not all."""
     if event.facts.effect is Effect.DROP_DATABASE and wanted != event.changes:
         # The database stays: it has tables that nobody wants to have dropped.
         for each in wanted:
             kind = "VIEW" if each.known.table.is_view else "SEQUENCE" if each.known.table.is_sequence else "TABLE"
             db, name = each.known.name
-            yield _in(db, f"DROP {kind} IF EXISTS {quote(db)}.{quote(name)}".encode())
+            query = f"DROP {kind} IF EXISTS {quote(db)}.{quote(name)}".encode()
+            yield DdlText(db=db, table=name, query=query)
         return
     query = queries.get(event.commit_ts) or event.job.query.encode()
     apart = event.facts.effect is Effect.CREATE_EACH or wanted != event.changes
@@ -113,15 +138,10 @@ def _texts(event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, by
     if not query or apart or _moves(event):
         # No table waits aside for a later RECOVER, at which Reparo ends.
         for statement in render(replace(event, changes=wanted, kept=frozenset()), Dialect.TIDB):
-            yield _in(statement.db or _database(event), statement.sql.encode())
-    elif event.action is Action.CREATE_SCHEMA:
-        yield query + b";"
+            yield DdlText(db=statement.db or _database(event), table="", query=statement.sql.encode())
     else:
-        yield _in(_database(event), query)
-
-
-def _in(db: str, query: bytes) -> bytes:
-    return f"use {quote(db)}; ".encode() + query + b";"
+        alone = event.action is Action.CREATE_SCHEMA
+        yield DdlText(db=_database(event), table=_table(event), query=query, alone=alone)
 
 
 def _moves(event: DdlEvent) -> bool:
@@ -134,3 +154,9 @@ def _database(event: DdlEvent) -> str:
         return event.changes[-1].known.db
     info = event.db_after or event.db_before
     return info.name if info is not None else event.job.schema_name
+
+
+def _table(event: DdlEvent) -> str:
+    """The one table that it is about; '' of a database, and of several tables."""
+    of_a_database = event.db_before is not None or event.db_after is not None
+    return "" if of_a_database or len(event.changes) != 1 else event.changes[0].known.table.name
