@@ -89,7 +89,6 @@ kafka: $(STAMP)  ## A real Kafka for tests into build/kafka (Maven; nothing else
 test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
-	@$(BIN)/python -m tests.support.kafkabroker --optional
 	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
 	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
 
