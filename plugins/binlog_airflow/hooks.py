@@ -2,12 +2,16 @@
 
 Secrets stay in the connection's login and password; everything else lies in its extra, named as the
 setting is. The operators' token is in the extra too, which Airflow encrypts, and masks by that name. Settings that no
-connection names come from the environment and pumphouse.toml, as for the command line.
+connection names come from the environment and pumphouse.toml, as for the command line. A connection by another name
+than the first installation's says everything of its part: nothing of one archive or cluster is ever put together with
+something of another.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -84,6 +88,8 @@ class ArchiveHook(_SettingsHook):
 
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         found = {f"archive.{name}": value for name, value in extra.items()}
+        if self.conn_id != ARCHIVE:
+            found = _whole(self.conn_id, found, [f"archive.{name}" for name in (*self.fields, *_S3_KEYS)], "root")
         if connection.login:
             found["archive.s3_access_key"] = connection.login
             found["archive.s3_secret_key"] = connection.password or ""
@@ -130,6 +136,8 @@ class ClusterHook(_SettingsHook):
             "operator_token": "cluster.operator_token",
         }
         found = {names[name]: value for name, value in extra.items()}
+        if self.conn_id != CLUSTER:
+            found = _whole(self.conn_id, found, [*names.values(), "schema.history_password"], "url")
         if connection.password:
             found["schema.history_password"] = connection.password
         return found
@@ -201,6 +209,26 @@ class SourceHook(_SettingsHook):
             return f"{where(source)} answers"
 
 
+_S3_KEYS = ("s3_access_key", "s3_secret_key")
+
+
+def _whole(conn_id: str, said: Mapping[str, Any], names: Iterable[str], needed: str) -> dict[str, Any]:
+    """What a connection says, and the default of whatever else its type can say; ConfigError without what is needed."""
+    from pumphouse.settings import Settings
+
+    if not any(name.endswith(f".{needed}") for name in said):
+        raise ConfigError(
+            f"connection {conn_id!r} names no {needed}: that of another connection or of the settings is not taken",
+            hint=f"fill in {needed} in Admin > Connections",
+        )
+    sections = {info.alias or name: info.default for name, info in Settings.model_fields.items()}
+    defaults = {}
+    for each in names:
+        section, _, field = each.partition(".")
+        defaults[each] = type(sections[section]).model_fields[field].default
+    return defaults | dict(said)
+
+
 def _own_server(connection: Connection, conn_id: str) -> dict[str, Any]:
     """Address, user and password, all of them the connection's own: half a connection never meets another server."""
     needed = {"host": connection.host, "login": connection.login}
@@ -226,16 +254,20 @@ def settings_from(
     downstream: str | None = None,
     restore: str | None = None,
     source: str | None = None,
+    loads: str = DOWNSTREAM,
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
 
     ``downstream``: connection of a target of loads, or NAME of a section [targets.NAME], whose rules it gets then.
-    ``restore``: connection of the restore target. What loads keep up to date is then the connection of loads, where
-    there is one: a restore is held against it.
+    ``restore``: connection of the restore target. What loads keep up to date is then the connection ``loads``, where
+    there is one: a restore is held against it. ``path``: a settings file in place of pumphouse.toml. ``overrides``:
+    ``section.name`` -> value of what neither it nor the environment decides.
     """
     from pumphouse.settings import Settings
 
-    overrides: dict[str, Any] = {}
+    found: dict[str, Any] = dict(overrides or {})
     for hook in (
         ArchiveHook(archive) if archive else None,
         ClusterHook(cluster) if cluster else None,
@@ -243,25 +275,25 @@ def settings_from(
         SourceHook(source) if source else None,
     ):
         if hook is not None:
-            overrides |= hook.overrides()
+            found |= hook.overrides()
     if restore:
-        overrides |= _loaded()
+        found |= _loaded(loads)
     if downstream is None:
-        return Settings.read(overrides=overrides)
-    named = downstream in Settings.read(overrides=overrides).targets
+        return Settings.read(path, found)
+    named = downstream in Settings.read(path, found).targets
     hook = DownstreamHook(downstream, f"targets.{downstream}" if named else "target")
     try:
-        overrides |= hook.overrides()
+        found |= hook.overrides()
     except AirflowNotFoundException:
         if not named:
             raise
-    return Settings.read(overrides=overrides).aimed(downstream if named else "target")
+    return Settings.read(path, found).aimed(downstream if named else "target")
 
 
-def _loaded() -> dict[str, Any]:
+def _loaded(conn_id: str) -> dict[str, Any]:
     """The server of [target] as the connection of loads names it; nothing where there is no such connection."""
     try:
-        found = DownstreamHook().overrides()
+        found = DownstreamHook(conn_id).overrides()
     except AirflowNotFoundException:
         return {}
     return {name: value for name, value in found.items() if name.startswith("target.")}

@@ -23,11 +23,15 @@ _R = TypeVar("_R")
 
 
 class TaskEnded(SystemExit):
-    """A task ended by an error of ours that its log says already; Airflow adds no stack to a SystemExit."""
+    """A task ended by an error of ours that its log says already; Airflow adds no stack to a SystemExit.
 
-    def __init__(self, error: BinlogError) -> None:
+    ``waited``: it has waited in triggers as long as it may, and another try would wait as long again.
+    """
+
+    def __init__(self, error: BinlogError, *, waited: bool = False) -> None:
         super().__init__(1)
         self.error = error
+        self.waited = waited
 
 
 def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -42,11 +46,16 @@ def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except BinlogError as error:
-            log.error(str(error), kind=type(error).__name__)  # noqa: TRY400 - the stack is what is left out
-            log.debug("where", exc_info=True)
-            raise TaskEnded(error) from None
+            raise ended(error) from None
 
     return run
+
+
+def ended(error: BinlogError, *, waited: bool = False) -> TaskEnded:
+    """What a task ends with that failed by an error of ours, which its log has then."""
+    log.error(str(error), kind=type(error).__name__)
+    log.debug("where", exc_info=error)
+    return TaskEnded(error, waited=waited)
 
 
 class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
@@ -63,11 +72,12 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
     ) -> RetryDecision:
         """Ask the error."""
         del max_tries, context
+        waited = isinstance(exception, TaskEnded) and exception.waited
         if isinstance(exception, TaskEnded):
             exception = exception.error
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
-        if exception.retryable:
+        if exception.retryable and not waited:
             return RetryDecision.retry(delay=timedelta(seconds=min(5 * 2**try_number, 300)), reason=str(exception))
         return RetryDecision.fail(reason=str(exception))
 

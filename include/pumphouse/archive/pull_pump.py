@@ -63,17 +63,19 @@ def pull_node(
     settings: Settings,
     progress: ProgressSink = silent,
     *,
+    patience_s: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PullReport:
     """Pull one Pump of a plan.
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
+    ``patience_s``: no longer than this without a step forward, for who comes again later.
     """
     pump = plan.pump(node_id)
     if pump.action is not Action.PULL:
         return _unpulled(cluster, plan, pump)
-    return _PumpPull(archive, cluster, plan, pump, settings, progress, clock).run()
+    return _PumpPull(archive, cluster, plan, pump, settings, progress, patience_s, clock).run()
 
 
 def _way_out(blocked_by: Tso) -> str:
@@ -112,6 +114,7 @@ class _PumpPull:
         pump: PlannedPump,
         settings: Settings,
         progress: ProgressSink,
+        patience_s: float | None,
         clock: Clock,
     ) -> None:
         self._archive = archive
@@ -123,11 +126,13 @@ class _PumpPull:
         self._clock = clock
         self._genesis = archive.genesis().ts
         self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
+        self._patience_s = patience_s
         self._begin()
 
     def _begin(self) -> None:
         """Everything that one pull gathers."""
         self._position = self._plan.start
+        self._moved = self._clock.monotonic()
         self._rows = 0
         self._bytes = 0
         self._tail_from = Tso(0)
@@ -246,7 +251,8 @@ class _PumpPull:
 
         With ``reached`` the window is full up to there already: everything real is above it.
         """
-        self._position = Tso(max(self._position, frame.complete_to))
+        if frame.complete_to > self._position:
+            self._position, self._moved = frame.complete_to, self._clock.monotonic()
         batch = frame.batch
         if batch is not None and batch.num_rows:
             commit_ts = batch.column("commit_ts").to_numpy()
@@ -360,7 +366,8 @@ class _PumpPull:
         may reach it without the proof: WindowHeld. It does not where something real, or a prewrite without an outcome,
         lies above: the last position comes after those.
         """
-        self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+        self._moved = self._clock.monotonic()
+        self._deadline = self._moved + self._settings.archive.pull_timeout_s
         first = self._seen
         fence = Tso(0)
         try:
@@ -518,7 +525,8 @@ class _PumpPull:
         return status
 
     def _check_time(self) -> None:
-        if self._clock.monotonic() >= self._deadline:
+        now = self._clock.monotonic()
+        if now >= self._deadline or (self._patience_s is not None and now >= self._moved + self._patience_s):
             raise _TimeUpError
 
     def _blocked_by(self) -> Tso:
