@@ -21,7 +21,7 @@ from binlog_airflow import assets, tasks
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, SOURCE
 from binlog_airflow.installation import Installation
 from binlog_airflow.retry import BinlogRetryPolicy, ended, one_sentence
-from binlog_airflow.triggers import EVERY_S, PauseTrigger, WindowTrigger
+from binlog_airflow.triggers import EVERY_S, GRACE, PauseTrigger, WindowTrigger
 from pumphouse.clock import duration
 from pumphouse.errors import BinlogError, TargetBusy, UsageError, WindowHeld
 from pumphouse.settings import DOWNSTREAM
@@ -34,8 +34,6 @@ log = structlog.get_logger()
 # A worker's slot is held for no longer by who only waits.
 PATIENCE_S = 20.0
 _LONGEST_PAUSE_S = 120.0
-# What a triggerer needs to notice that a wait is over; without a triggerer, Airflow ends it then.
-_GRACE = timedelta(minutes=2)
 
 
 class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no types for strict mode
@@ -118,10 +116,9 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         return self._tried(context, time.time(), 0)
 
     @one_sentence
-    def go_on(self, context: Context, event: dict[str, Any], since: float, turn: int) -> Any:
-        """After a wait that is the ``turn``-th of those ``since`` a Unix time."""
-        del event
-        return self._tried(context, since, turn)
+    def go_on(self, context: Context, event: dict[str, Any]) -> Any:
+        """After a wait that is the ``turn``-th of those ``since`` a Unix time: of the event, as `DAG.test` has no more."""
+        return self._tried(context, event["since"], event["turn"])
 
     def _tried(self, context: Context, since: float, turn: int) -> Any:
         try:
@@ -140,6 +137,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         trigger = self.until_it_may_go_on(
             error,
             installation=self.here.to_dict(),
+            told={"since": since, "turn": turn + 1},
             pause_s=min(EVERY_S * 2**turn, _LONGEST_PAUSE_S),
             every_s=EVERY_S,
             until=time.time() + left,
@@ -147,8 +145,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         raise TaskDeferred(
             trigger=trigger,
             method_name="go_on",
-            kwargs={"since": since, "turn": turn + 1},
-            timeout=timedelta(seconds=left) + _GRACE,
+            timeout=timedelta(seconds=left) + GRACE,
         )
 
     def moved(self, context: Context, end: str | int, **facts: Any) -> None:
@@ -492,7 +489,7 @@ class PumphouseDrillOperator(PumphouseOperator):
         kwargs: of every operator of ours.
     """
 
-    template_fields = (*PumphouseOperator.template_fields, "into", "at", "seed")
+    template_fields = (*PumphouseOperator.template_fields, "into", "at", "seed", "whole")
 
     def __init__(
         self, *, into: str, at: str | None = None, seed: Any = None, whole: bool = False, **kwargs: Any

@@ -10,6 +10,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
     from pumphouse.model.tso import Tso
 
 EVERY_S = 10.0
+# What a triggerer needs to notice that a wait is over; where there is none, Airflow ends it then.
+GRACE = timedelta(minutes=2)
 
 
 class _Waiting(BaseTrigger):  # type: ignore[misc]  # airflow has no types for strict mode
-    """Looks every ``every_s`` after ``pause_s``, until `look` says yes or it is ``until``, a Unix time; 0 = no end."""
+    """Looks every ``every_s`` after ``pause_s``, until `look` says yes or it is ``until``, a Unix time."""
 
-    def __init__(self, installation: dict[str, Any], pause_s: float, every_s: float, until: float) -> None:
+    def __init__(
+        self, installation: dict[str, Any], told: dict[str, Any], pause_s: float, every_s: float, until: float
+    ) -> None:
         super().__init__()
         self.installation = installation
+        self.told = told
         self.pause_s = pause_s
         self.every_s = every_s
         self.until = until
@@ -45,19 +51,20 @@ class _Waiting(BaseTrigger):  # type: ignore[misc]  # airflow has no types for s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """As Airflow keeps it: names and numbers, no secret."""
-        found = {"installation": self.installation, "pause_s": self.pause_s, "every_s": self.every_s}
-        return f"{__name__}.{type(self).__name__}", {**found, "until": self.until, **self.facts()}
+        names = ("installation", "told", "pause_s", "every_s", "until")
+        found = {name: getattr(self, name) for name in names}
+        return f"{__name__}.{type(self).__name__}", found | self.facts()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, when there is reason to go on."""
+        """One event, when there is reason to go on: what whoever waits wants to know then."""
         await asyncio.sleep(self._bounded(self.pause_s))
         look = sync_to_async(self._looked, thread_sensitive=False)
         while self._bounded(1.0) and not await look():  # noqa: ASYNC110 - what is waited for is not in this process
             await asyncio.sleep(self._bounded(self.every_s))
-        yield TriggerEvent({})
+        yield TriggerEvent(self.told)
 
     def _bounded(self, seconds: float) -> float:
-        return max(0.0, min(seconds, self.until - time.time())) if self.until else seconds
+        return max(0.0, min(seconds, self.until - time.time()))
 
     def _looked(self) -> bool:
         try:
