@@ -117,7 +117,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
 
     @one_sentence
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
-        """After a wait that is the ``turn``-th of those ``since`` a Unix time: of the event, as `DAG.test` has no more."""
+        """After a wait, whose event says which it was, and since when."""
         return self._tried(context, event["since"], event["turn"])
 
     def _tried(self, context: Context, since: float, turn: int) -> Any:
