@@ -281,7 +281,6 @@ class PumphouseLoadOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """From its checkpoint on."""
-        context["target"] = self.conn_id  # for map_index_template
         done = tasks.load_target(context["run_id"], self.conn_id, self.here)
         self.moved(context, done["to"], rows=done["rows"], target=done["target"])
         return done
