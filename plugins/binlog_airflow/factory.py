@@ -48,6 +48,7 @@ def pumphouse_dags(
     restore_targets: Sequence[str] = (),
     settings_file: str | Path = "",
     pool: str = DEFAULT_POOL,
+    deferrable: bool = True,
     only: Collection[str] = (),
 ) -> dict[str, DAG]:
     """Make the DAGs of one installation; Airflow finds them without an assignment.
@@ -63,6 +64,7 @@ def pumphouse_dags(
             installation what its settings say.
         settings_file: for what no connection says, in place of pumphouse.toml; the environment beats it.
         pool: of all tasks.
+        deferrable: tasks wait in triggers; False = in the worker, where there is no triggerer.
         only: DAGs by their ids without the prefix; none = all.
 
     Returns:
@@ -84,6 +86,7 @@ def pumphouse_dags(
     names = Names(
         prefix=prefix,
         pool=pool,
+        deferrable=deferrable,
         installation=Installation(
             archive=archive or f"{prefix}{ARCHIVE}",
             cluster=cluster or f"{prefix}{CLUSTER}",

@@ -89,7 +89,7 @@ class ArchiveHook(_SettingsHook):
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         found = {f"archive.{name}": value for name, value in extra.items()}
         if self.conn_id != ARCHIVE:
-            found = _whole(self.conn_id, found, [f"archive.{name}" for name in (*self.fields, *_S3_KEYS)], "root")
+            found = _whole(self.conn_id, found, [f"archive.{name}" for name in (*self.fields, *_NO_FIELDS)], "root")
         if connection.login:
             found["archive.s3_access_key"] = connection.login
             found["archive.s3_secret_key"] = connection.password or ""
@@ -112,6 +112,8 @@ class ClusterHook(_SettingsHook):
     hook_name = "Pumphouse cluster"
     fields = (
         "url",
+        "user",
+        "password",
         "history",
         "history_tls_ca",
         "history_tls_check_name",
@@ -127,6 +129,8 @@ class ClusterHook(_SettingsHook):
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         names = {
             "url": "cluster.url",
+            "user": "cluster.user",
+            "password": "cluster.password",
             "history": "schema.history",
             "history_tls_ca": "schema.history_tls_ca",
             "history_tls_check_name": "schema.history_tls_check_name",
@@ -137,7 +141,9 @@ class ClusterHook(_SettingsHook):
         }
         found = {names[name]: value for name, value in extra.items()}
         if self.conn_id != CLUSTER:
-            found = _whole(self.conn_id, found, [*names.values(), "schema.history_password"], "url")
+            found = _whole(
+                self.conn_id, found, [*names.values(), "schema.history_password", "tls.cert_allowed_cn"], "url"
+            )
         if connection.password:
             found["schema.history_password"] = connection.password
         return found
@@ -209,7 +215,7 @@ class SourceHook(_SettingsHook):
             return f"{where(source)} answers"
 
 
-_S3_KEYS = ("s3_access_key", "s3_secret_key")
+_NO_FIELDS = ("s3_access_key", "s3_secret_key", "cluster_id")
 
 
 def _whole(conn_id: str, said: Mapping[str, Any], names: Iterable[str], needed: str) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         self.archive_conn_id = archive_conn_id
         self.cluster_conn_id = cluster_conn_id
         self.source_conn_id = source_conn_id
-        self.targets = list(targets)
-        self.restore_targets = list(restore_targets)
+        self.targets = targets
+        self.restore_targets = restore_targets
         self.settings_file = settings_file
         self.deferrable = deferrable
 
@@ -87,8 +87,8 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
             archive=self.archive_conn_id,
             cluster=self.cluster_conn_id,
             source=self.source_conn_id,
-            targets=tuple(self.targets),
-            restore_targets=tuple(self.restore_targets),
+            targets=tasks.named(lines("targets", self.targets)),
+            restore_targets=tasks.named(lines("restore_targets", self.restore_targets)),
             settings_file=str(self.settings_file),
         )
 
@@ -113,20 +113,21 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
     @one_sentence
     def execute(self, context: Context) -> Any:
         """Do it, or wait for what is in the way."""
-        return self._tried(context, time.time(), 0)
+        return self._tried(context, None, 0)
 
     @one_sentence
     def go_on(self, context: Context, event: dict[str, Any]) -> Any:
         """After a wait, whose event says which it was, and since when."""
         return self._tried(context, event["since"], event["turn"])
 
-    def _tried(self, context: Context, since: float, turn: int) -> Any:
+    def _tried(self, context: Context, since: float | None, turn: int) -> Any:
         try:
             return self.work(context)
         except self.waits_on as error:
             if not self.deferrable:
                 raise
-            self._wait(error, since, turn)
+            # What it did before it had to wait is no part of the wait.
+            self._wait(error, since or time.time(), turn)
 
     def _wait(self, error: BinlogError, since: float, turn: int) -> NoReturn:
         left = since + self.wait_s() - time.time()
@@ -138,7 +139,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
             error,
             installation=self.here.to_dict(),
             told={"since": since, "turn": turn + 1},
-            pause_s=min(EVERY_S * 2**turn, _LONGEST_PAUSE_S),
+            pause_s=min(EVERY_S * 2 ** min(turn, 8), _LONGEST_PAUSE_S),
             every_s=EVERY_S,
             until=time.time() + left,
         )
@@ -177,6 +178,28 @@ class _WindowOperator(PumphouseOperator):
         """Up to where it wants to come, a TSO; 0 where any step is one."""
 
 
+def run_of(context: Context) -> str:
+    """Who holds a target: a retry takes over from itself, and not from another DAG's run of the same interval."""
+    return f"{context['run_id']} of {context['ti'].dag_id}"[:255]
+
+
+def lines(name: str, value: Sequence[str] | str | None) -> Sequence[str]:
+    """A list, also as a template leaves it: a text with one a line; UsageError for the text of a list."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "(")):
+        raise UsageError(
+            f"{name} came as the text {value!r}, not as a list",
+            hint="set render_template_as_native_obj=True in the DAG, or give a task's .output",
+        )
+    return value.splitlines() if isinstance(value, str) else value or ()
+
+
+def flag(name: str, value: Any) -> bool:
+    """Yes or no, also as a template leaves it; UsageError for anything else."""
+    if (text := str(value).strip().lower()) not in ("true", "false"):
+        raise UsageError(f"{name} came as {value!r}, which is neither true nor false")
+    return text == "true"
+
+
 def interval_end(context: Context) -> datetime | None:
     """The end of the run's interval; None for a run by hand, which has none."""
     end: datetime | None = context.get("data_interval_end")
@@ -186,14 +209,15 @@ def interval_end(context: Context) -> datetime | None:
 class PumphouseSnapshotOperator(_WindowOperator):
     """Extends the archive up to the end of the run's interval, or up to now, all Pumps in one task.
 
-    Skips where the archive is there already. The tasks of `binlog_snapshot`, one a Pump, are the three operators below.
+    Where the archive is there already it says where that is, and what follows goes on. The tasks of `binlog_snapshot`,
+    one a Pump, are the three operators below.
     """
 
     def work(self, context: Context) -> Any:
         """Window by window."""
         done = tasks.extend_archive(interval_end(context), self.here, patience_s=self.patience_s)
         if done is None:
-            raise AirflowSkipException("the archive reaches the interval's end already")
+            raise AirflowSkipException("the archive begins behind the interval's end")
         self.moved(context, done["end"], manifest=done["manifest"], transactions=done["rows"], ddls=done["ddls"])
         return done
 
@@ -281,7 +305,7 @@ class PumphouseLoadOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """From its checkpoint on."""
-        done = tasks.load_target(context["run_id"], self.conn_id, self.here)
+        done = tasks.load_target(run_of(context), self.conn_id, self.here)
         self.moved(context, done["to"], rows=done["rows"], target=done["target"])
         return done
 
@@ -314,7 +338,9 @@ class PumphouseApplyOperator(PumphouseOperator):
         if not self.conn_id:
             offered = ", ".join(self.here.parsed("airflow").airflow.restore_targets)
             raise UsageError("no target is named", hint=f"give `target` in the conf: {offered}")
-        return tasks.apply_interval(end, self.conn_id, self.stop, context["run_id"], self.here)
+        if self.stop == "":
+            raise UsageError("stop came out empty", hint="None = no stop before the interval's end")
+        return tasks.apply_interval(end, self.conn_id, self.stop, run_of(context), self.here)
 
 
 class PumphouseGcOperator(PumphouseOperator):
@@ -342,7 +368,7 @@ class PumphouseDumpOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """Chunk by chunk, then the base."""
-        done = tasks.dump_source(self.tables, self.here)
+        done = tasks.dump_source(lines("tables", self.tables), self.here)
         self.moved(context, done["ts"], base=done["key"], tables=done["tables"], rows=done["rows"])
         return done
 
@@ -364,7 +390,7 @@ class PumphouseVerifyOperator(PumphouseOperator):
     def work(self, context: Context) -> Any:
         """Nothing expires from an archive that is not sound."""
         del context
-        return tasks.verify_archive(self.here, full=str(self.full).lower() == "true")
+        return tasks.verify_archive(self.here, full=flag("full", self.full))
 
 
 class PumphouseBaseOperator(PumphouseOperator):
@@ -410,7 +436,8 @@ class PumphouseRestoreOperator(PumphouseOperator):
         to: a TIME as for `pumphouse restore`.
         conn_id: connection of the server whose data is replaced.
         replace: the server's name, HOST:PORT, where it holds data that is dropped then.
-        tables: database.table; only these, beside what the target has.
+        tables: database.table; only these, beside what the target has; one a line, where it is a text. Without it,
+            everything; a template or a task's output that comes to nothing is refused.
         called: of one table, its name there.
         database: the database there.
         keys: of one table: primary keys; only their rows.
@@ -424,7 +451,8 @@ class PumphouseRestoreOperator(PumphouseOperator):
 
     template_fields = (
         *PumphouseOperator.template_fields,
-        "to", "conn_id", "replace", "tables", "called", "database", "keys", "key_from", "key_to", "base",
+        "to", "conn_id", "replace", "tables", "called", "database", "keys", "key_from", "key_to", "base", "verify",
+        "accept_losses",
     )  # fmt: skip
     waits_on = (TargetBusy,)
 
@@ -434,25 +462,26 @@ class PumphouseRestoreOperator(PumphouseOperator):
         to: str,
         conn_id: str,
         replace: str = "",
-        tables: Sequence[str] = (),
+        tables: Sequence[str] | str | None = None,
         called: str = "",
         database: str = "",
-        keys: Sequence[str] = (),
+        keys: Sequence[str] | str | None = None,
         key_from: str | None = None,
         key_to: str | None = None,
         base: str = "",
-        verify: bool = False,
-        accept_losses: bool = False,
+        verify: bool | str = False,
+        accept_losses: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.to = to
         self.conn_id = conn_id
         self.replace = replace
-        self.tables = list(tables)
+        self.tables = tables
+        self._everything = tables is None or tables in ([], ())
         self.called = called
         self.database = database
-        self.keys = list(keys)
+        self.keys = keys
         self.key_from = key_from
         self.key_to = key_to
         self.base = base
@@ -461,20 +490,23 @@ class PumphouseRestoreOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """As `binlog_restore` does, in one task."""
+        tables = tasks.named(lines("tables", self.tables))
+        if not tables and not self._everything:
+            raise UsageError("tables came out empty", hint="to restore everything, leave the argument out")
         form = tasks.RestoreForm(
             to=self.to,
             target=self.conn_id,
-            tables=tasks.named(self.tables),
+            tables=tables,
             called=self.called,
             database=self.database,
-            keys=tuple(self.keys),
+            keys=tuple(each for each in lines("keys", self.keys) if each.strip()),
             key_from=self.key_from,
             key_to=self.key_to,
             base=self.base,
-            verify=self.verify,
-            accept_losses=self.accept_losses,
+            verify=flag("verify", self.verify),
+            accept_losses=flag("accept_losses", self.accept_losses),
         )
-        return tasks.restore_at_once(form, context["run_id"], self.here, replace=self.replace)
+        return tasks.restore_at_once(form, run_of(context), self.here, replace=self.replace)
 
 
 class PumphouseDrillOperator(PumphouseOperator):
@@ -491,7 +523,7 @@ class PumphouseDrillOperator(PumphouseOperator):
     template_fields = (*PumphouseOperator.template_fields, "into", "at", "seed", "whole")
 
     def __init__(
-        self, *, into: str, at: str | None = None, seed: Any = None, whole: bool = False, **kwargs: Any
+        self, *, into: str, at: str | None = None, seed: Any = None, whole: bool | str = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.into = into
@@ -502,7 +534,8 @@ class PumphouseDrillOperator(PumphouseOperator):
     def work(self, context: Context) -> Any:
         """Red unless the proof is green."""
         seed = tasks.drill_seed(self.seed)
-        done, proof = tasks.drill_server(self.into, self.at, seed, context["run_id"], self.here, whole=self.whole)
+        whole = flag("whole", self.whole)
+        done, proof = tasks.drill_server(self.into, self.at, seed, run_of(context), self.here, whole=whole)
         context["ti"].xcom_push("proven", proof)
         tasks.require_equal(proof)
         return done

@@ -106,7 +106,7 @@ class _ReachesSensor(BaseSensorOperator):  # type: ignore[misc]  # airflow has n
         raise TaskDeferred(trigger=trigger, method_name="go_on", timeout=timedelta(seconds=left) + GRACE)
 
     def _moment(self, context: Context) -> tso.Tso:
-        if self.moment:
+        if self.moment is not None:  # what a template leaves empty is no time
             return tasks.moment(self.moment, self.here)
         if (end := context.get("data_interval_end")) is None:
             raise UsageError("this run has no interval", hint="give the sensor a moment=")

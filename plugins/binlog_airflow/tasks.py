@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from binlog_airflow import said, xcom
+from binlog_airflow.hooks import ARCHIVE
 from binlog_airflow.installation import HERE, Installation
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
@@ -144,17 +145,23 @@ def commit_window(
 def extend_archive(
     until: datetime | None, here: Installation = HERE, *, patience_s: float | None = None
 ) -> dict[str, Any] | None:
-    """Windows up to the interval's end, None = now, all Pumps in this task; None when the archive is there already."""
+    """Windows up to the interval's end, None = now, all Pumps in this task.
+
+    The newest window, whoever published it; None where the archive has none.
+    """
     from pumphouse.archive.snapshot import run_snapshot
+    from pumphouse.archive.window import PublishedWindow
 
     settings = here.settings()
     with _parts(settings) as parts:
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
         done = run_snapshot(parts.archive, parts.cluster, moment, settings, _history(parts), patience_s=patience_s)
-    if not done:
+        newest = parts.archive.last()
+    if newest is None:
         return None
-    _say(said.published(done[-1]))
-    return xcom.dump(done[-1])
+    last = done[-1] if done else PublishedWindow.of(newest, moment)
+    _say(said.published(last))
+    return xcom.dump(last)
 
 
 def archive_end(here: Installation = HERE) -> tso.Tso:
@@ -337,7 +344,15 @@ def expire_archive(here: Installation = HERE) -> dict[str, Any]:
 
 
 def _retained_for(settings: Settings, here: Installation) -> dict[str, ServerSettings]:
-    """Every server that may need something of the archive, by the connection that names it."""
+    """Every server that may need something of the archive, by the connection that names it.
+
+    ConfigError for another installation than the first, where nobody says which those are.
+    """
+    if here.archive != ARCHIVE and not here.settings_file and not (here.targets and here.restore_targets):
+        raise ConfigError(
+            f"nobody says which servers still need the archive of connection {here.archive!r}: nothing expires",
+            hint="give the operator targets=[…] and restore_targets=[…], or settings_file=…",
+        )
     found: dict[str, ServerSettings] = {}
     named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
     sections = (name for name, each in settings.targets.items() if not each.scratch)

@@ -90,15 +90,19 @@ class World:
             "targets": ["there"],
         }
         (self._dags / "own.py").write_text(_DAG % {"args": args, "make": "\n    ".join(makes)})
-        states, said, tries = self._in_airflow(
-            _RUN % str(self._dags),
+        states, said, tries = self.in_airflow(_RUN % str(self._dags), **settings)
+        return states, said, tries
+
+    def in_airflow(self, code: str, **settings: str) -> Any:
+        """What a process with the connections prints."""
+        return self._in_airflow(
+            code,
             AIRFLOW__CORE__DAGS_FOLDER=str(self._dags),
             **self._connections,
             PUMPHOUSE_LOAD__ENGINE="local",
             PUMPHOUSE_ARCHIVE__POLL_INTERVAL_S="0.05",
             **settings,
         )
-        return states, said, tries
 
     def rows(self) -> Any:
         with TargetConnection.open(self.server) as connection:
@@ -148,6 +152,45 @@ def test_sensors_wait_in_triggers_until_the_archive_and_a_target_are_there(world
         assert states == {"a": "success"}, said
 
 
+@pytest.mark.row("R1", "A9")
+def test_what_a_template_leaves_empty_or_unclear_changes_and_deletes_nothing(world: World) -> None:
+    """As does a deletion from an archive of which nobody says who needs it."""
+    restore = f"conn_id='there', replace={server_name(world.server)!r}, to={str(int(world.first))!r}"
+    assert world.run(f"PumphouseRestoreOperator(task_id='restore', {restore})")[0] == {"restore": "success"}
+    later = restore.replace(str(int(world.first)), "latest")
+    states, said, _ = world.run(
+        f"PumphouseRestoreOperator(task_id='empty', tables='{{{{ \"\" }}}}', {later})",
+        f"PumphouseRestoreOperator(task_id='text', tables='{{{{ [1] }}}}', {later})",
+        f"PumphouseRestoreOperator(task_id='unclear', accept_losses='{{{{ none }}}}', {later})",
+        "PumphouseArchiveSensor(task_id='moment', moment='{{ \"\" }}')",
+        "PumphouseExpireOperator(task_id='expire')",
+    )
+    assert states == dict.fromkeys(("empty", "text", "unclear", "moment", "expire"), "failed")
+    for part in (
+        "tables came out empty",
+        "tables came as the text '[1]', not as a list",
+        "accept_losses came as 'None', which is neither true nor false",
+        "'' is no time",
+        "nobody says which servers still need the archive of connection 'mine': nothing expires",
+    ):
+        assert [line for line in said if line.startswith(part)], (part, said)
+    assert world.rows() == world.then
+
+
+_AGAIN = """
+import json
+from datetime import datetime, UTC
+from binlog_airflow.installation import Installation
+from binlog_airflow.tasks import extend_archive
+print(json.dumps(extend_archive(datetime(2020, 1, 1, tzinfo=UTC), Installation(archive="mine", cluster="pumps"))))
+"""
+
+
+def test_a_snapshot_that_finds_the_archive_there_already_says_where_it_is(world: World) -> None:
+    """What follows it in a DAG, a load above all, is not skipped."""
+    assert world.in_airflow(_AGAIN)["end"] == str(int(world.end))
+
+
 @pytest.mark.row("A2")
 def test_a_held_window_fails_once_it_was_waited_for_and_the_error_says_who_holds_it(world: World) -> None:
     """A Pump that is registered as running and does not answer: nothing of it is skipped, and nothing is tried twice."""
@@ -182,7 +225,8 @@ def of(archive, cluster):
     except ConfigError as error:
         return str(error)
     return [s.archive.root, s.archive.copy_root, s.archive.archive_id, s.archive.s3_access_key, s.cluster.url,
-        s.history.history, s.history.history_password.get_secret_value(), s.cluster.operator_tokens, s.archive.ddl_wait_s]
+        s.history.history, s.history.history_password.get_secret_value(), s.cluster.operator_tokens, s.archive.ddl_wait_s,
+        s.cluster.user, s.cluster.password.get_secret_value()]
 print(json.dumps([of("pumphouse_archive", "pumphouse_cluster"), of("other_archive", "other_cluster"),
     of("empty_archive", "other_cluster"), of("other_archive", "empty_cluster")]))
 """
@@ -209,15 +253,17 @@ def test_another_installations_connections_say_everything_of_their_part(in_airfl
         PUMPHOUSE_ARCHIVE__S3_SECRET_KEY="secret",
         PUMPHOUSE_ARCHIVE__DDL_WAIT_S="7",
         PUMPHOUSE_CLUSTER__URL="file:///first/pumps",
+        PUMPHOUSE_CLUSTER__USER="etcd",
+        PUMPHOUSE_CLUSTER__PASSWORD="secret",
         PUMPHOUSE_CLUSTER__OPERATOR_TOKEN="of-the-first-one-alone",
         PUMPHOUSE_SCHEMA__HISTORY="http://first",
         PUMPHOUSE_SCHEMA__HISTORY_PASSWORD="secret",
     )
     assert first == [
         "file:///first", "file:///copy", "first", "key", "file:///first/pumps", "http://first", "secret",
-        ["of-the-first-one-alone"], 7.0,
+        ["of-the-first-one-alone"], 7.0, "etcd", "secret",
     ]  # fmt: skip
-    assert other == ["file:///other", "", "main", "", "file:///pumps", "", "", [], 7.0]
+    assert other == ["file:///other", "", "main", "", "file:///pumps", "", "", [], 7.0, "", ""]
     assert no_root.startswith("connection 'empty_archive' names no root")
     assert no_url.startswith("connection 'empty_cluster' names no url")
 

@@ -70,7 +70,8 @@ def pull_node(
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
-    ``patience_s``: no longer than this without a step forward, for who comes again later.
+    ``patience_s``: no longer than this without a step forward, for who comes again later; not for a Pump that was
+    declared lost, which is given up at the end of the wait.
     """
     pump = plan.pump(node_id)
     if pump.action is not Action.PULL:
@@ -126,7 +127,8 @@ class _PumpPull:
         self._clock = clock
         self._genesis = archive.genesis().ts
         self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
-        self._patience_s = patience_s
+        # Where a loss is declared, who is not there in time is given up: then the whole time is given.
+        self._patience_s = patience_s if pump.declared is None else None
         self._begin()
 
     def _begin(self) -> None:
@@ -196,6 +198,7 @@ class _PumpPull:
             )
         if lost:
             return _unpulled(self._cluster, plan, replace(pump, action=Action.LOST))
+        self._moved = self._clock.monotonic()
         reached = Tso(min(self._position, plan.end))
         drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
         below = self._pending_below(reached, segments)
@@ -251,8 +254,8 @@ class _PumpPull:
 
         With ``reached`` the window is full up to there already: everything real is above it.
         """
-        if frame.complete_to > self._position:
-            self._position, self._moved = frame.complete_to, self._clock.monotonic()
+        further = frame.complete_to > self._position
+        self._position = Tso(max(self._position, frame.complete_to))
         batch = frame.batch
         if batch is not None and batch.num_rows:
             commit_ts = batch.column("commit_ts").to_numpy()
@@ -273,6 +276,8 @@ class _PumpPull:
                 writer.add(_with_queries(wanted))
                 self._rows += wanted.num_rows
                 self._bytes += wanted.column("payload").nbytes
+        if further:  # the writing is no part of the next wait
+            self._moved = self._clock.monotonic()
         self._show()
 
     def _sample(self, batch: pa.RecordBatch, commit_ts: np.ndarray[Any, np.dtype[np.int64]]) -> None:

@@ -31,7 +31,7 @@ class ApplyOperator(PumphouseApplyOperator):
     def work(self, context: Context) -> Any:
         """Load up to the smaller of the interval's end and the stop."""
         params = tasks.form_of(context)
-        self.conn_id, self.stop = params["target"] or "", params["stop"]
+        self.conn_id, self.stop = params["target"] or "", params["stop"] or None
         return super().work(context)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param
 
 from binlog_airflow import tasks
-from binlog_airflow.operators import PumphouseDrillOperator, PumphouseOperator
+from binlog_airflow.operators import PumphouseDrillOperator, PumphouseOperator, run_of
 from binlog_airflow.workflows.names import Names
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class CleanOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """On the server that the form names."""
-        tasks.clean_drill(str(context["params"]["into"]), context["run_id"], self.here)
+        tasks.clean_drill(str(context["params"]["into"]), run_of(context), self.here)
         return tasks.drill_seed(context["params"]["seed"])
 
 

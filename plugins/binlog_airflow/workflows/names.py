@@ -21,11 +21,15 @@ DEFAULT_POOL = "default_pool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """``prefix``: of every id and asset; '' = the first installation's. ``pool``: of every task."""
+    """``prefix``: of every id and asset; '' = the first installation's. ``pool``: of every task.
+
+    ``deferrable``: they wait in triggers.
+    """
 
     installation: Installation = field(default_factory=Installation)
     prefix: str = ""
     pool: str = DEFAULT_POOL
+    deferrable: bool = True
 
     @property
     def assets(self) -> Assets:
@@ -65,6 +69,7 @@ class Names:
                 "targets": list(here.targets),
                 "restore_targets": list(here.restore_targets),
                 "settings_file": here.settings_file,
+                "deferrable": self.deferrable,
             },
             tags=["pumphouse"],
             doc_md=doc,

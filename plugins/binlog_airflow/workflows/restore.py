@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import tasks
 from binlog_airflow.approval import SHOWN, RestoreApproval
-from binlog_airflow.operators import PumphouseOperator
+from binlog_airflow.operators import PumphouseOperator, run_of
 from binlog_airflow.workflows.names import Names
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RestoreOperator(_PlannedOperator):
         """The approved plan, and no other."""
         approved = context["ti"].xcom_pull(task_ids="approve", key=SHOWN)
         form = tasks.RestoreForm.of(context["params"])
-        return tasks.restore_target(self.plan, form, context["run_id"], approved, self.here)
+        return tasks.restore_target(self.plan, form, run_of(context), approved, self.here)
 
 
 class ProveOperator(_PlannedOperator):
