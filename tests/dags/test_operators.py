@@ -152,7 +152,7 @@ def test_sensors_wait_in_triggers_until_the_archive_and_a_target_are_there(world
         assert states == {"a": "success"}, said
 
 
-@pytest.mark.row("R1", "A9")
+@pytest.mark.row("R1", "A5")
 def test_what_a_template_leaves_empty_or_unclear_changes_and_deletes_nothing(world: World) -> None:
     """As does a deletion from an archive of which nobody says who needs it."""
     restore = f"conn_id='there', replace={server_name(world.server)!r}, to={str(int(world.first))!r}"
