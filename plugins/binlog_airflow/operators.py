@@ -490,9 +490,13 @@ class PumphouseRestoreOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """As `binlog_restore` does, in one task."""
+        from pumphouse.restore.plan import LATEST
+
         tables = tasks.named(lines("tables", self.tables))
         if not tables and not self._everything:
             raise UsageError("tables came out empty", hint="to restore everything, leave the argument out")
+        if self.to.strip() != LATEST:
+            self.to = str(int(tasks.moment(self.to, self.here)))
         form = tasks.RestoreForm(
             to=self.to,
             target=self.conn_id,
@@ -507,6 +511,16 @@ class PumphouseRestoreOperator(PumphouseOperator):
             accept_losses=flag("accept_losses", self.accept_losses),
         )
         return tasks.restore_at_once(form, run_of(context), self.here, replace=self.replace)
+
+    def until_it_may_go_on(self, error: BinlogError, **waiting: Any) -> BaseTrigger:
+        """The moment counts from before the wait."""
+        waiting["told"] |= {"to": self.to}
+        return super().until_it_may_go_on(error, **waiting)
+
+    def go_on(self, context: Context, event: dict[str, Any]) -> Any:
+        """To the moment that was meant at first."""
+        self.to = event["to"]
+        return super().go_on(context, event)
 
 
 class PumphouseDrillOperator(PumphouseOperator):

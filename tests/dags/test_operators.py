@@ -177,6 +177,39 @@ def test_what_a_template_leaves_empty_or_unclear_changes_and_deletes_nothing(wor
     assert world.rows() == world.then
 
 
+_BUSY = """
+import json, time
+from types import SimpleNamespace
+from airflow.sdk.exceptions import TaskDeferred
+from binlog_airflow import tasks
+from binlog_airflow.operators import PumphouseRestoreOperator
+from pumphouse.errors import TargetBusy
+moments = []
+def busy(form, *_, **__):
+    moments.append(form.to)
+    raise TargetBusy("another run")
+tasks.restore_at_once = busy
+context = {"run_id": "one", "ti": SimpleNamespace(dag_id="own")}
+def told(method, *event):
+    restore = PumphouseRestoreOperator(
+        task_id="restore", conn_id="there", to="1 second ago", archive_conn_id="mine", cluster_conn_id="pumps")
+    try:
+        getattr(restore, method)(context, *event)
+    except TaskDeferred as wait:
+        return wait.trigger.told
+first = told("execute")
+time.sleep(0.1)
+told("go_on", first)
+print(json.dumps(moments))
+"""
+
+
+def test_a_restore_that_waits_for_its_target_keeps_the_moment_that_it_was_asked_for(world: World) -> None:
+    first, later = world.in_airflow(_BUSY)
+    assert first == later
+    assert first.isdigit()
+
+
 _AGAIN = """
 import json
 from datetime import datetime, UTC
