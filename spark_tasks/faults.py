@@ -9,12 +9,13 @@ import json
 from typing import Any
 
 from pumphouse import errors
+from pumphouse.advice import of_json, to_json
 from pumphouse.errors import BinlogError, LoadError
 
 
 def dump(error: BinlogError) -> bytes:
     """An error as JSON; facts that are no JSON become text."""
-    data = {"type": type(error).__name__, "message": error.message, "hint": error.hint, "facts": error.facts}
+    data = {"type": type(error).__name__, "message": error.message, "hint": to_json(error.advice), "facts": error.facts}
     return json.dumps(data, default=str).encode()
 
 
@@ -25,4 +26,4 @@ def load(data: bytes) -> BinlogError:
     if not (isinstance(cls, type) and issubclass(cls, BinlogError)):
         cls = LoadError
     facts = {k: v for k, v in found["facts"].items() if k.isidentifier()}
-    return cls(found["message"], hint=found["hint"], **facts)
+    return cls(found["message"], hint=of_json(found["hint"]), **facts)

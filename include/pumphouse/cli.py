@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
             found = ctx.find_object(Context)
             if found is not None and found.missing_file:
                 more = f"no settings file was read: there is no {found.missing_file}; --config FILE names another"
-                error.hint = f"{error.hint}; {more}" if error.hint else more
+                error.add_hint(more)
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,42 +23,76 @@ BinlogError
                                                                   * = retryable
 
 Each error carries its facts as public attributes (keyword arguments of the constructor; None where they were not
-given), says in one sentence what, where and what to type next (`hint`), and survives pickling, because Spark and
+given), says in one sentence what, where and what to do next (`hint`), and survives pickling, because Spark and
 Airflow pickle errors. A fact that somebody reads is declared in its class.
+
+What to do next is text and `pumphouse.advice`: whoever shows the error words the advice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, Self
+
+from pumphouse.advice import Hint, Part, command_line, for_target, hint_of, joined, worded
 
 
 class BinlogError(Exception):
-    """Base of the tree. ``BinlogError("what and where", hint="next command", fact=value)``."""
+    """Base of the tree. ``BinlogError("what and where", hint=("take one: ", advice.dump()), fact=value)``."""
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, hint: str = "", **facts: Any) -> None:
+    def __init__(self, message: str, *, hint: Part | Hint = "", **facts: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.advice = hint_of(hint)
         self.facts = facts
         for name, value in facts.items():
             setattr(self, name, value)
 
+    @property
+    def hint(self) -> str:
+        """What to do next, as the command line says it."""
+        return worded(self.advice)
+
+    def add_hint(self, *hints: Part | Hint) -> None:
+        """Advise more."""
+        self.advice = joined(self.advice, *hints)
+
+    def said(self, door: Callable[[Part], str] = command_line) -> str:
+        """The sentence, as who shows it words its advice."""
+        return f"{self.message} ({worded(self.advice, door)})" if self.advice else self.message
+
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        return self.said()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.hint, self.facts)
+        return _rebuild, (type(self), self.message, self.advice, self.facts)
 
     @classmethod
-    def rebuild(cls, message: str, hint: str, facts: dict[str, Any]) -> Self:
+    def rebuild(cls, message: str, hint: Part | Hint, facts: dict[str, Any]) -> Self:
         """Make the error again from its parts (unpickling, gRPC details)."""
         return cls(message, hint=hint, **facts)
 
 
-def _rebuild(cls: type[BinlogError], message: str, hint: str, facts: dict[str, Any]) -> BinlogError:
+def _rebuild(cls: type[BinlogError], message: str, hint: Hint, facts: dict[str, Any]) -> BinlogError:
     return cls.rebuild(message, hint, facts)
+
+
+@contextmanager
+def advising(change: Callable[[Part], Part]) -> Iterator[None]:
+    """Each part of what an error of the block advises is changed so."""
+    try:
+        yield
+    except BinlogError as error:
+        error.advice = tuple(map(change, error.advice))
+        raise
+
+
+def naming(target: str) -> AbstractContextManager[None]:
+    """What an error of the block advises is for this target, or section; the library knows of one, the run's."""
+    return advising(lambda part: for_target(part, target))
 
 
 class ConfigError(BinlogError):

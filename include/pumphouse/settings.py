@@ -818,6 +818,11 @@ class Settings(Section):
         return self.model_copy(update={"target": TargetSettings.model_validate(said), "targets": others, "load": load})
 
     @property
+    def written_to(self) -> tuple[TargetSettings, ...]:
+        """The sections of servers that loads and restores write to, whether they name one or not."""
+        return self.target, self.restore_target, *self.targets.values()
+
+    @property
     def target_sections(self) -> dict[str, TargetSettings]:
         """Section -> server, of those that name one: whatever loads and restores write to."""
         found: dict[str, TargetSettings] = {"target": self.target, "restore_target": self.restore_target}

@@ -15,7 +15,8 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET, SOURCE
+from binlog_airflow.advice import SOURCE
+from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET
 from binlog_airflow.installation import Installation
 from binlog_airflow.workflows import apply, drill, dump, gc, load, maintenance, restore, schema, snapshot
 from binlog_airflow.workflows.names import DEFAULT_POOL, Names

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from binlog_airflow.advice import SOURCE, in_airflow, naming
 from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.settings import DOWNSTREAM
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 ARCHIVE = "pumphouse_archive"
 CLUSTER = "pumphouse_cluster"
 RESTORE_TARGET = "pumphouse_restore"
-SOURCE = "pumphouse_source"
 
 
 class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no types for strict mode
@@ -67,7 +67,7 @@ class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no type
         try:
             return True, self._probe()
         except BinlogError as error:
-            return False, str(error)
+            return False, error.said(in_airflow)
 
     @abstractmethod
     def _probe(self) -> str:
@@ -187,7 +187,7 @@ class DownstreamHook(_SettingsHook):
         from pumphouse.loader.target import TargetConnection, address
 
         target = settings_from(archive=None, cluster=None, downstream=self.conn_id).target
-        with TargetConnection.open(target):
+        with naming(self.conn_id), TargetConnection.open(target):
             return f"{address(target)} answers"
 
 

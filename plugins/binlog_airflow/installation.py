@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET, SOURCE, settings_from
+from binlog_airflow.advice import SOURCE
+from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET, settings_from
 from pumphouse.errors import UsageError
 from pumphouse.settings import DOWNSTREAM, Settings
 
@@ -86,12 +87,16 @@ class Installation:
             return self.settings(source=conn_id), "source"
         return self.settings(restore=conn_id), "restore_target"
 
+    def drill_connection(self, into: str) -> str:
+        """The connection of a drill's server."""
+        restore = self.restore_targets[0] if self.restore_targets else RESTORE_TARGET
+        return {"restore_target": restore, "target": self.target}.get(into, into)
+
     def of_drill(self, into: str) -> tuple[Settings, Into]:
         """Settings of a drill, whose server is that of the section's connection."""
         if not into:
             raise UsageError("no server is named", hint="fill in the field, or set drill.into")
-        restore = self.restore_targets[0] if self.restore_targets else RESTORE_TARGET
-        settings, section = self.of_server({"restore_target": restore, "target": self.target}.get(into, into))
+        settings, section = self.of_server(self.drill_connection(into))
         if section == "source":
             raise UsageError("no drill writes to the source")
         return settings, section

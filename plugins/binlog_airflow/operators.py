@@ -18,7 +18,8 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from binlog_airflow import assets, tasks
-from binlog_airflow.hooks import ARCHIVE, CLUSTER, SOURCE
+from binlog_airflow.advice import SOURCE, in_airflow
+from binlog_airflow.hooks import ARCHIVE, CLUSTER
 from binlog_airflow.installation import Installation
 from binlog_airflow.retry import BinlogRetryPolicy, ended, one_sentence
 from binlog_airflow.triggers import EVERY_S, GRACE, PauseTrigger, WindowTrigger
@@ -133,7 +134,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         left = since + self.wait_s() - time.time()
         if left <= 0:
             raise ended(error, waited=True) from None
-        held = f"{error}; waiting in a trigger, for at most {duration(left)} more"
+        held = f"{error.said(in_airflow)}; waiting in a trigger, for at most {duration(left)} more"
         log.info(held)
         trigger = self.until_it_may_go_on(
             error,

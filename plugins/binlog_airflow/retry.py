@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import structlog
 from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
+from binlog_airflow.advice import in_airflow
 from binlog_airflow.lines import make_readable
 from pumphouse.errors import BinlogError
 
@@ -53,7 +54,7 @@ def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def ended(error: BinlogError, *, waited: bool = False) -> TaskEnded:
     """What a task ends with that failed by an error of ours, which its log has then."""
-    log.error(str(error), kind=type(error).__name__)
+    log.error(error.said(in_airflow), kind=type(error).__name__)
     log.debug("where", exc_info=error)
     return TaskEnded(error, waited=waited)
 
@@ -78,8 +79,9 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
         if exception.retryable and not waited:
-            return RetryDecision.retry(delay=timedelta(seconds=min(5 * 2**try_number, 300)), reason=str(exception))
-        return RetryDecision.fail(reason=str(exception))
+            delay = timedelta(seconds=min(5 * 2**try_number, 300))
+            return RetryDecision.retry(delay=delay, reason=exception.said(in_airflow))
+        return RetryDecision.fail(reason=exception.said(in_airflow))
 
 
 def default_args() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from binlog_airflow.advice import in_airflow
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeKind
 
@@ -35,7 +36,7 @@ def naming_silence(open_parts: Callable[[], Parts], node_id: str, *, every_s: fl
                 try:
                     found = parts.cluster.node(NodeKind.PUMP, node_id)
                 except BinlogError as error:
-                    log.warning("registry_not_read", error=str(error))
+                    log.warning("registry_not_read", error=error.said(in_airflow))
                     continue
                 if found is not None and is_silent(found):
                     log.warning(_SILENT.format(node_id, found.host))

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from binlog_airflow import said, xcom
+from binlog_airflow.advice import naming, of_connection
 from binlog_airflow.hooks import ARCHIVE
 from binlog_airflow.installation import HERE, Installation
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
+from pumphouse import advice
 from pumphouse.errors import (
     ConfigError,
     CorruptionError,
@@ -224,7 +226,8 @@ def load_target(run_id: str, conn_id: str, here: Installation = HERE) -> dict[st
     from pumphouse.runs import load
 
     settings = here.settings(downstream=conn_id)
-    done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
+    with naming(conn_id):
+        done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
     _say(said.loaded(done))
     return xcom.bounded(done.to_dict())
 
@@ -273,7 +276,7 @@ def _publish_loaded(settings: Settings, parts: Parts, here: Installation) -> Pub
     stands = []
     for conn_id in settings.waited_for:
         of = here.settings(downstream=conn_id, server_alone=True)
-        stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
+        stands.append(ask(conn_id, of.target, of.load.task, cluster_id, of=partial(of_connection, conn_id)))
     done = publish(parts.archive, parts.cluster, stands)
     _say(done.text())
     return done
@@ -296,7 +299,7 @@ def verify_archive(here: Installation = HERE, *, full: bool) -> dict[str, Any]:
         first = report.problems[0]
         raise CorruptionError(
             f"{len(report.problems)} things are wrong with the archive, the first: {first.key}: {first.what}",
-            hint="nothing expires before that is mended: pumphouse archive verify lists everything",
+            hint="nothing expires before that is mended: `pumphouse archive verify` lists everything",
             path=first.key,
         )
     return xcom.bounded(report.to_dict())
@@ -473,15 +476,16 @@ def plan_restore(form: RestoreForm, here: Installation = HERE) -> dict[str, Any]
     from pumphouse.restore.plan import LATEST, parse_moment
     from pumphouse.restore.told import as_markdown, as_text, plan_told, question
 
-    settings, into, run = _restore_job(form, here)
-    with _parts(settings) as parts:
-        moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
-        base = parts.moment(form.base).ts if form.base else None
-    report = run(to=moment, base=base, dry_run=True)
-    if form.verify:
-        from pumphouse.runs.proof import plan_proof
+    with naming(form.target):
+        settings, into, run = _restore_job(form, here)
+        with _parts(settings) as parts:
+            moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
+            base = parts.moment(form.base).ts if form.base else None
+        report = run(to=moment, base=base, dry_run=True)
+        if form.verify:
+            from pumphouse.runs.proof import plan_proof
 
-        report = replace(report, proving=plan_proof(settings, report, into=into))
+            report = replace(report, proving=plan_proof(settings, report, into=into))
     check, facts = report.check, list(plan_told(report, latest=moment is None))
     for line in as_text(facts):
         _say(line)
@@ -537,14 +541,15 @@ def restore_target(
     from pumphouse.restore.check import named_target
 
     require_approved(plan, approved)
-    settings, into, run = _restore_job(form, here)
-    server = str(plan["server"])
-    if server_name(named_target(settings, into)) != server:
-        raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
-    typed = {} if form.tables else {"replace": server if plan["loses"] else ""}
-    done = run(
-        shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
-    )
+    with naming(form.target):
+        settings, into, run = _restore_job(form, here)
+        server = str(plan["server"])
+        if server_name(named_target(settings, into)) != server:
+            raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
+        typed = {} if form.tables else {"replace": server if plan["loses"] else ""}
+        done = run(
+            shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
+        )
     _say(said.restored(done))
     found = done.to_dict()
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
@@ -576,9 +581,10 @@ def verify_restore(plan: dict[str, Any], form: RestoreForm, here: Installation =
     """Hold what was restored against the archive. Of rows that differ, the proof in the archive has more."""
     from pumphouse.runs.proof import prove_restored
 
-    settings, into, run = _restore_job(form, here)
-    done = run(shown=_shown(plan), dry_run=True, plan_only=True)
-    return proof_told(prove_restored(settings, done, into=into, progress=Told()))
+    with naming(form.target):
+        settings, into, run = _restore_job(form, here)
+        done = run(shown=_shown(plan), dry_run=True, plan_only=True)
+        return proof_told(prove_restored(settings, done, into=into, progress=Told()))
 
 
 def proof_told(proof: Proof) -> dict[str, Any]:
@@ -611,7 +617,8 @@ def clean_drill(into: str, run_id: str, here: Installation = HERE) -> bool:
     from pumphouse.runs import drill
 
     settings, section = here.of_drill(into)
-    return drill.clean(settings, section, run_id=run_id)
+    with naming(here.drill_connection(into)):
+        return drill.clean(settings, section, run_id=run_id)
 
 
 @ordinary_stderr()
@@ -628,9 +635,10 @@ def drill_server(
     if at:
         with _parts(settings) as parts:
             moment = parts.moment(at).ts
-    done = drill.run(
-        settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id, progress=Told()
-    )
+    with naming(here.drill_connection(into)):
+        done = drill.run(
+            settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id, progress=Told()
+        )
     _say(said.drilled(done.drill))
     return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
 
@@ -648,28 +656,31 @@ def apply_interval(
     from pumphouse.loader.target import TargetConnection
     from pumphouse.runs import load
 
-    settings = here.settings(downstream=target)
-    with _parts(settings) as parts:
-        stop = parts.moment(until).ts if until else tso.MAX_TSO
-    upto = tso.Tso(min(tso.from_datetime(end), stop))
-    with TargetConnection.open(settings.target) as connection:
-        found = state.read(connection, settings.load.task)
-    if found is None:
-        raise GapError(
-            f"target {target!r} has no checkpoint to go on from",
-            hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
+    with naming(target):
+        settings = here.settings(downstream=target)
+        with _parts(settings) as parts:
+            stop = parts.moment(until).ts if until else tso.MAX_TSO
+        upto = tso.Tso(min(tso.from_datetime(end), stop))
+        with TargetConnection.open(settings.target) as connection:
+            found = state.read(connection, settings.load.task)
+        if found is None:
+            raise GapError(
+                f"target {target!r} has no checkpoint to go on from",
+                hint=("restore it first: ", advice.RESTORE_THIS),
+            )
+        checkpoint = found.ts
+        if checkpoint > stop:
+            raise TargetAhead(
+                f"the target stands at {tso.show(checkpoint)}, beyond the stop {tso.show(stop)}",
+                hint=("restore it to a moment before the stop: ", advice.RESTORE_THIS),
+                checkpoint=checkpoint,
+                archive_end=stop,
+            )
+        if checkpoint >= upto and found.state is state.TargetState.READY:
+            _say(f"nothing to do: the target is at {tso.show(checkpoint)} already")
+            return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
+        done = load.run(
+            settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told()
         )
-    checkpoint = found.ts
-    if checkpoint > stop:
-        raise TargetAhead(
-            f"the target stands at {tso.show(checkpoint)}, beyond the stop {tso.show(stop)}",
-            hint="restore it to a moment before the stop: DAG binlog_restore",
-            checkpoint=checkpoint,
-            archive_end=stop,
-        )
-    if checkpoint >= upto and found.state is state.TargetState.READY:
-        _say(f"nothing to do: the target is at {tso.show(checkpoint)} already")
-        return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
-    done = load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told())
     _say(said.loaded(done))
     return xcom.bounded(done.to_dict())

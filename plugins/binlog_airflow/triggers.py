@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from binlog_airflow.advice import in_airflow
 from binlog_airflow.installation import Installation
 from pumphouse.errors import BinlogError
 
@@ -70,7 +71,7 @@ class _Waiting(BaseTrigger):  # type: ignore[misc]  # airflow has no types for s
         try:
             return self.look()
         except BinlogError as error:
-            self.log.warning("cannot look: %s", error)
+            self.log.warning("cannot look: %s", error.said(in_airflow))
             return not error.retryable
         except AirflowNotFoundException as error:
             self.log.warning("cannot look: %s", error)

@@ -38,7 +38,7 @@ def serve(settings: Settings) -> int:
         cluster = open_cluster(settings.cluster, settings.tls, create=create, patient=True)
     except ConfigError as error:
         if not named:
-            error.hint = "nobody named a cluster: --cluster file:///dir, or cluster.url in pumphouse.toml"
+            error.advice = ("nobody named a cluster: --cluster file:///dir, or cluster.url in pumphouse.toml",)
         raise
     try:
         code: int = uvloop.run(_run(settings, cluster))

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from pumphouse.errors import DdlRefused, DdlUncertain, FenceLost, HistoryUnavailable, LoadError, SchemaError, UnknownDdl
+from pumphouse.errors import (
+    DdlRefused,
+    DdlUncertain,
+    FenceLost,
+    HistoryUnavailable,
+    LoadError,
+    SchemaError,
+    UnknownDdl,
+    naming,
+)  # fmt: skip
 from pumphouse.loader import fence
 from pumphouse.loader.ddl import DdlExecutor, forget_ddl
 from pumphouse.loader.target import TargetConnection
@@ -743,8 +752,9 @@ def test_what_cannot_be_replicated_is_refused(source: Source, target: Target) ->
     source.jobs.pop()
     source.create_db("pumphouse")
     source.drop_db("pumphouse")
-    with pytest.raises(SchemaError, match="Pumphouse's own tables"):
+    with pytest.raises(SchemaError, match="Pumphouse's own tables") as refused, naming("eu"):
         target.run(source)
+    assert "set schema_name in [targets.eu]" in refused.value.hint
 
 
 @pytest.mark.row("S2")

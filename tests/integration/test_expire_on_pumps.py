@@ -10,7 +10,7 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
-from pumphouse.archive.expire import expire
+from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.client import admin
@@ -57,7 +57,7 @@ def test_snapshots_loads_and_gc_go_on_when_what_was_before_is_gone(chain: Chain,
         load.run(chain.settings)
     ts = dumped(chain)
     before = chain.files()
-    done = expire(chain.archive, chain.settings, Policy(bases=1), (), now=chain.cluster.tso())
+    done = expire(chain.archive, Ages(), Policy(bases=1), (), now=chain.cluster.tso())
     assert done.restorable_from == ts
     assert done.windows_gone >= 2
     archive = Archive(open_store(chain.settings.archive), chain.archive.cluster_id)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pumphouse.advice import TARGET, for_target
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
@@ -31,6 +33,8 @@ from tests.support.checkpoints import set_checkpoint
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
+
+_OF = partial(for_target, name=TARGET)
 
 pytestmark = pytest.mark.row("P11", "O1")
 
@@ -252,9 +256,11 @@ def test_nothing_moves_where_a_target_is_not_known_to_have_anything(
     def collect() -> BinlogError | None:
         of = settings.target if change is not None else dead
         stands = [
-            ask("good", settings.target, "main", source.cluster_id) if change is None else Stand(name="x", ts=end)
+            ask("good", settings.target, "main", source.cluster_id, of=_OF)
+            if change is None
+            else Stand(name="x", ts=end)
         ]
-        done = publish(source.archive, cluster, [*stands, ask("bad", of, "main", source.cluster_id)])
+        done = publish(source.archive, cluster, [*stands, ask("bad", of, "main", source.cluster_id, of=_OF)])
         assert done.checkpoint == consumer.checkpoint(cluster, "main")
         return done.failure()
 
@@ -280,7 +286,7 @@ def test_the_checkpoint_never_goes_back_and_an_archive_that_lacks_its_end_is_fou
     load.run(settings, to=first)
 
     def collect() -> Tso:
-        stand = ask("t", settings.target, "main", source.cluster_id)
+        stand = ask("t", settings.target, "main", source.cluster_id, of=_OF)
         return publish(source.archive, cluster, [stand]).checkpoint
 
     assert collect() == first == read_checkpoint(settings.target, "main")

@@ -117,7 +117,7 @@ def test_a_plan_that_has_begun_stops_and_the_table_comes_back_behind_the_drop(
     if settings.load.mode == "merge":  # of its plan the other table is applied already
         with pytest.raises(RowRejected) as stopped:
             load.run(settings)
-        assert "a DROP INDEX of d.t was under way where this plan ends" in stopped.value.hint
+        assert "a DROP INDEX of this table was under way where this plan ends" in stopped.value.hint
         load.run(ruled(settings, {"do": "park", "table": "d.t"}))
         load.run(settings, resync="d.t")
     load.run(settings)

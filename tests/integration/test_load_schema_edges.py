@@ -221,7 +221,7 @@ def test_a_plan_that_ends_while_a_unique_key_is_being_dropped_names_the_way_on_o
     end = source.cut()
     with pytest.raises(RowRejected) as caught:
         load.run(settings)
-    assert "a DROP INDEX of d.u was under way" in caught.value.hint
+    assert "a DROP INDEX of this table was under way" in caught.value.hint
     assert "somebody else" not in caught.value.hint
     assert 'do = "park"\ntable = "d.u"' in caught.value.hint
     rules = {"rules": [{"do": "park", "table": "d.u", "why": "a test"}]}

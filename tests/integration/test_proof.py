@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, newest_proof, read_proofs, red_proofs
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
-from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
+from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, TargetUnavailable, UsageError
 from pumphouse.loader import decode
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import Predicate
@@ -264,6 +264,9 @@ def test_diff_holds_any_server_against_the_archive_at_a_moment_and_keeps_nothing
     assert read_proofs(source.archive) == ()
     assert isinstance(called(tmp_path, settings, *here, "--schema", "nobody").exception, UsageError)
     assert isinstance(called(tmp_path, settings, *here, "--fix-sql", str(tmp_path / "f")).exception, UsageError)
+    away = called(tmp_path, settings, *here, "--target", "mysql://me@127.0.0.1:1").exception
+    assert isinstance(away, TargetUnavailable)
+    assert away.hint.endswith("in what --target names")
 
 
 @pytest.mark.row("R1", "R4")

@@ -166,7 +166,7 @@ def test_a_source_that_does_not_let_us_in_stops_a_restore(
     assert f"correct user and password of {server.host}:{server.port}" in refused.value.hint
     assert "wr0ng" not in str(refused.value)
     shut = source_at(server, tls_ca=Path("/nowhere.pem"))
-    with pytest.raises(ConfigError, match=r"nobody knows .*: tls_ca of its section") as refused:
+    with pytest.raises(ConfigError, match=r"nobody knows .*: tls_ca of \[source\]") as refused:
         restore.run(to(settings, restore_target=spare, source=shut), to=end, dry_run=False)
     assert "[target]" not in str(refused.value)
     assert ("d",) not in on_spare.query("SHOW DATABASES")

@@ -19,7 +19,7 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.copying import copy_archive
-from pumphouse.archive.expire import delete_orphans, expire
+from pumphouse.archive.expire import Ages, delete_orphans, expire
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
@@ -28,7 +28,7 @@ from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
-from pumphouse.settings import ArchiveSettings, LoadSettings, RetentionSettings, Settings
+from pumphouse.settings import ArchiveSettings, LoadSettings
 from tests.integration.test_archive_on_pumps import Chain
 from tests.support.agedarchive import Aged, aged, require_restorable
 from tests.support.faultys3 import Fault, FaultyS3, from_the, impatient, now_and_then
@@ -113,12 +113,12 @@ class World:
 
 
 Do = Callable[[World], Any]
-_SHORT = RetentionSettings(grace_s=1e-3)
+_SHORT = Ages(grace_s=1e-3)
 
 
 def _expire(world: World) -> None:
     archive = world.through
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), orphans=False, who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), orphans=False, who="me")
 
 
 def _expired(world: World) -> None:
@@ -126,14 +126,14 @@ def _expired(world: World) -> None:
     kept = seen.range()
     assert kept.base is not None
     assert kept.base.ts == world.made.dumps[-1]
-    report = expire(seen, Settings(), Policy(bases=1), (), now=seen.end(), orphans=False)
+    report = expire(seen, Ages(), Policy(bases=1), (), now=seen.end(), orphans=False)
     assert not report.moves
     assert report.count == 0
 
 
 def _orphans(world: World) -> None:
     time.sleep(1.1)  # S3 tells whole seconds, and what was put in this one is not old
-    delete_orphans(world.through, Settings(retention=_SHORT))
+    delete_orphans(world.through, _SHORT)
 
 
 def _no_orphans(world: World) -> None:

@@ -350,7 +350,7 @@ def test_what_is_gone_is_asked_for_and_never_guessed(sides: Sides) -> None:
 @pytest.mark.parametrize("own", ["pumphouse_parts", "second_parts"])
 def test_what_restores_of_tables_build_on_the_source_is_not_imported(sides: Sides, own: str) -> None:
     """Nor what a killed one has left: its schema half dropped, or empty."""
-    known = parts_schemas(Settings.model_validate({"targets": {"copy": {"schema_name": "Second"}}}))
+    known = parts_schemas(Settings.model_validate({"targets": {"copy": {"schema_name": "Second"}}}).written_to)
 
     def import_() -> ImportReport:
         return import_schema(sides.settings, sides.history, sides.cluster, Asked(), tls=TlsSettings(), own=known)

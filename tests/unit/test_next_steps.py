@@ -15,7 +15,9 @@ from pumphouse.errors import (
     StoreUnavailable,
     TargetUnavailable,
     UsageError,
+    naming,
 )
+from pumphouse.loader.needs import needs_of
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.moment import parse_time
 from pumphouse.model.tso import Tso
@@ -27,6 +29,26 @@ from pumphouse.settings import ArchiveSettings, SchemaSettings, TargetSettings
 def test_a_target_that_is_not_there_names_the_settings() -> None:
     with pytest.raises(TargetUnavailable, match=r"is it running\? check host, port or unix_socket in \[target\]"):
         TargetConnection.open(TargetSettings(host="127.0.0.1", port=1))
+
+
+def test_an_error_of_another_target_names_that_one_and_not_the_one_of_the_run() -> None:
+    server = TargetSettings(host="127.0.0.1", port=1)
+    for section in ("target", "targets.us"):
+        with pytest.raises(TargetUnavailable) as refused, naming("eu"), naming("target"):
+            TargetConnection.open(server, section=section)
+        assert refused.value.hint == f"is it running? check host, port or unix_socket in [{section}]"
+    with pytest.raises(TargetUnavailable) as refused, naming("eu"):
+        TargetConnection.open(server, section="target")  # as a run calls the one that it aims at
+    assert refused.value.hint.endswith("in [targets.eu]")
+
+
+def test_a_server_that_does_not_say_what_it_needs_has_the_way_out_of_its_own_trouble() -> None:
+    away = {"host": "127.0.0.1", "port": 1}
+    (held,) = needs_of("eu", TargetSettings(**away, tls_ca=Path("/nowhere.pem")), 1)
+    assert held.hint.startswith("correct the path in the settings; or let go")
+    (held,) = needs_of("eu", TargetSettings(**away), 1)
+    assert held.hint.startswith("is it running? ")
+    assert "[target]" not in held.hint
 
 
 def test_a_history_that_is_down_names_its_setting() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
@@ -496,7 +497,7 @@ class Archive:
     def _tell_gone(self, error: BinlogError, key: str) -> None:
         why, hint = why_gone(self.store, key)
         error.message += f"; {why}" if why else ""
-        error.hint = error.hint or hint
+        error.advice = error.advice or advice.hint_of(hint)
 
     def _before_range(self, head: Head) -> bool:
         """Whether HEAD names what was before the range: a writer was slow, and the windows from there on say more."""

@@ -77,7 +77,7 @@ def commit_window(
     last = archive.last()
     before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
-    segments = _trimmed(archive, plan, found, end, attempt, settings)
+    segments = _trimmed(archive, plan, found, end, attempt, settings.archive.part_bytes)
     records = _records(archive, found, plan.start, end)
     accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
     duplicates, settled, differing = find_duplicates(archive.store, segments, records)
@@ -114,7 +114,7 @@ def commit_window(
             ddl=ddl,
             declared=tuple(each.declared for each in found if each.declared is not None),
             accepted=(*accepted, *settled, *without),
-            binlog_skipped=binlog_skipped(settings),
+            binlog_skipped=binlog_skipped(settings.history.history, settings.tls),
         )
     )
     if manifest.binlog_skipped:
@@ -162,7 +162,7 @@ def _records(archive: Archive, found: Sequence[PullReport], start: Tso, end: Tso
 
 
 def _trimmed(
-    archive: Archive, plan: WindowPlan, reports: Sequence[PullReport], end: Tso, attempt: str, settings: Settings
+    archive: Archive, plan: WindowPlan, reports: Sequence[PullReport], end: Tso, attempt: str, part_bytes: int
 ) -> list[SegmentEntry]:
     """Segments of the window; those that reach above its end are written again without what lies there."""
     kept: list[SegmentEntry] = []
@@ -176,7 +176,7 @@ def _trimmed(
             archive.store,
             lambda number, node=node_id: layout.segment_key(plan.start, plan.end, node, attempt, number),  # type: ignore[misc]
             node_id,
-            part_bytes=settings.archive.part_bytes,
+            part_bytes=part_bytes,
             raw=True,
         ) as writer:
             for entry in above:

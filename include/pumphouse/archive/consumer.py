@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.document import sha256
@@ -115,7 +116,7 @@ class Registered:
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise CorruptionError(
                 f"the registration of the consumer {status.node_id} is damaged: {_FIELD}: {error!r}",
-                hint=f"pumphouse consumer unregister {status.node_id}, then pumphouse snapshot registers it again",
+                hint=(f"`pumphouse consumer unregister {status.node_id}`, then ", advice.SNAPSHOT),
                 path=status.node_id,
                 reason=_FIELD,
             ) from error
@@ -292,7 +293,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
     if head is None and have is None and last is not None:
         raise BadManifest(
             f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",
-            hint="put it back; or, if no window is missing, pumphouse archive init, then pumphouse snapshot",
+            hint=("put it back; or, if no window is missing, `pumphouse archive init`, then ", advice.SNAPSHOT),
             path=layout.HEAD,
             offset=0,
             reason="missing",

@@ -282,7 +282,7 @@ class _Copying:
         except ObjectNotFound:
             proven = False
         if not proven:
-            error.hint = f"nothing there says of which archive it is a copy: {_ELSEWHERE}"
+            error.advice = (f"nothing there says of which archive it is a copy: {_ELSEWHERE}",)
             raise error
         if not self._full:
             raise damaged(self._copy, error) from error

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pumphouse.advice import Hint, Part
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
 
@@ -36,7 +37,9 @@ def dump(kind: str, fields: dict[str, Any]) -> bytes:
     return body + _seal(body)
 
 
-def parse(key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: str = _PUT_BACK) -> T:
+def parse(
+    key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T], *, remedy: Part | Hint = _PUT_BACK
+) -> T:
     """Read one document; BadManifest names the object, what is wrong with it and the ``remedy``."""
     body, end = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     sealed = end == _seal(body)
@@ -71,5 +74,5 @@ def _seal(body: bytes) -> bytes:
 _SEAL_BYTES = len(_seal(b""))
 
 
-def _refused(key: str, what: str, reason: str, hint: str) -> BadManifest:
+def _refused(key: str, what: str, reason: str, hint: Part | Hint) -> BadManifest:
     return BadManifest(f"{key} {what}", hint=hint, path=key, offset=0, reason=reason)

@@ -40,7 +40,7 @@ from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectInfo
-from pumphouse.settings import Settings
+from pumphouse.settings import DumpSettings, RetentionSettings
 
 log = structlog.get_logger()
 
@@ -100,9 +100,17 @@ class ExpireReport:
         return sum(self.bytes.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """How old, in seconds, is old: of what nobody names, and of a dump that nobody goes on with."""
+
+    grace_s: float = RetentionSettings().grace_s
+    resume_s: float = DumpSettings().resume_s
+
+
 def expire(
     archive: Archive,
-    settings: Settings,
+    ages: Ages,
     policy: Policy,
     holds: Sequence[Hold],
     *,
@@ -117,7 +125,7 @@ def expire(
 
     Args:
         archive: which one.
-        settings: how old is old (``retention.grace_s``, ``dump.resume_s``).
+        ages: how old is old.
         policy: how much is kept.
         holds: of what lies outside of the archive, targets above all.
         now: the cluster's time.
@@ -135,7 +143,7 @@ def expire(
     for turn in range(1, _TRIES + 1):
         seen = archive.range().number
         try:
-            run = _Run(archive, settings)
+            run = _Run(archive, ages)
             expiry = _moved(run, policy, holds, now, shown=shown, dry_run=dry_run, who=who or default_who())
             break
         except _MoreThanShown:
@@ -155,15 +163,13 @@ def expire(
     return report
 
 
-def delete_orphans(
-    archive: Archive, settings: Settings, *, tick: Tick = lambda _done, _total: None
-) -> tuple[Waste, ...]:
+def delete_orphans(archive: Archive, ages: Ages, *, tick: Tick = lambda _done, _total: None) -> tuple[Waste, ...]:
     """Delete what no document names and no task that runs can name any more; nothing else, and the range stays.
 
     BadManifest: what is kept is not whole.
     """
     archive = archive.by_manifests()
-    run = _Run(archive, settings)
+    run = _Run(archive, ages)
     kept = look_at_kept(archive, run.live)
     require_whole(archive.store, run.listed, kept.named(archive))
     waste = tuple(each for each in run.waste(kept) if each.why == ORPHAN)
@@ -217,9 +223,9 @@ def _within(expiry: Expiry, shown: ExpireReport) -> bool:
 class _Run:
     """One look: what is listed, then what is kept; BadManifest where the dump is lost that the range begins from."""
 
-    def __init__(self, archive: Archive, settings: Settings) -> None:
+    def __init__(self, archive: Archive, ages: Ages) -> None:
         self.archive = archive
-        self._grace_s, self._resume_s = settings.retention.grace_s, settings.dump.resume_s
+        self._grace_s, self._resume_s = ages.grace_s, ages.resume_s
         self._live_s = max(self._grace_s, self._resume_s)
         self._now_s = store_now(archive)
         self.listed = list_objects(archive)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import GENESIS, HEAD, window_start
@@ -17,7 +18,7 @@ from pumphouse.errors import BadManifest, CorruptionError
 from pumphouse.model import strict
 
 KIND = "head"
-_WRITTEN_AGAIN = "pumphouse snapshot writes it again"
+_WRITTEN_AGAIN = (advice.SNAPSHOT, " writes it again")
 _PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
 
 
@@ -45,7 +46,7 @@ class Head:
         def read(value: dict[str, Any]) -> Head:
             return cls(manifest=strict.text(value["manifest"]), manifest_sha256=strict.text(value["manifest_sha256"]))
 
-        remedy = f"delete it, {_WRITTEN_AGAIN}"
+        remedy = ("delete it, ", *_WRITTEN_AGAIN)
         head = parse(HEAD, data, KIND, read, remedy=remedy)
         try:
             if head.manifest != GENESIS:

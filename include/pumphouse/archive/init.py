@@ -71,7 +71,7 @@ def init_archive(
     history: JobSource | None,
     *,
     dump: DumpSource | None = None,
-    settings: Settings | None = None,
+    settings: Settings,
     progress: Show = lambda _what, _rows: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Genesis:
@@ -88,7 +88,6 @@ def init_archive(
             knows another archive under this id.
         WindowHeld: a DDL before genesis is not in the history.
     """
-    settings = settings or Settings()
     if not archive.begun():
         known = consumer.registered(cluster, archive.archive_id)
         if known is None or not (known.genesis_sha256 or known.checkpoint):
@@ -170,7 +169,7 @@ def _genesis(
         jobs = _jobs_before(archive, history, ts, pumps, settings, progress, clock)
         version = max((job.schema_version for job in jobs if job.done), default=0)
         if dump is not None:
-            base = tuple(_dump(archive, dump, ts, version, attempt, settings, progress))
+            base = tuple(_dump(archive, dump, ts, version, attempt, settings.archive.part_bytes, progress))
     finally:
         # The snapshot stays open while it is read, and DDL waits for it.
         close = getattr(dump, "close", None)
@@ -288,7 +287,7 @@ def _job_ids(batch: pa.RecordBatch, upto: Tso) -> Iterator[int]:
 
 
 def _dump(
-    archive: Archive, dump: DumpSource, ts: Tso, version: int, attempt: str, settings: Settings, progress: Show
+    archive: Archive, dump: DumpSource, ts: Tso, version: int, attempt: str, part_bytes: int, progress: Show
 ) -> Iterator[BaseTable]:
     """Every table's rows as Binlogs of inserts, committed at genesis, in ordinary segments."""
     for db, table in dump.tables():
@@ -297,7 +296,7 @@ def _dump(
         def key(number: int, db: str = db, table: TableInfo = table) -> str:
             return layout.base_key(ts, db, table.name, attempt, number)
 
-        with SegmentWriter(archive.store, key, "base", part_bytes=settings.archive.part_bytes) as writer:
+        with SegmentWriter(archive.store, key, "base", part_bytes=part_bytes) as writer:
             for images in dump.batches(table):
                 if not images:
                     continue

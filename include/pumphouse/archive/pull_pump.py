@@ -419,9 +419,10 @@ class _PumpPull:
                 self._away(str(error))
             except PositionCollected as error:
                 if self._hole() is None or error.gc_point is None:
-                    error.hint = (
+                    error.advice = ()
+                    error.add_hint(
                         "the Pump's GC went past the archive; what is missing can only be given up: "
-                        f"pumphouse archive declare-lost {self._pump.node_id} --reason …"
+                        f"`pumphouse archive declare-lost {self._pump.node_id} --reason …`"
                     )
                     raise
                 self._hole_used = True

@@ -129,7 +129,7 @@ def _refusal(error: grpc.RpcError, node_id: str) -> BinlogError:
     found = from_rpc_error(error, peer=node_id)
     if not isinstance(found, CorruptionError):
         return found
-    return found.rebuild(f"Pump {node_id}: {found.message}", found.hint, {**found.facts, "node_id": node_id})
+    return found.rebuild(f"Pump {node_id}: {found.message}", found.advice, {**found.facts, "node_id": node_id})
 
 
 class BatchPuller:

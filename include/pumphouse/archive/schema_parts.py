@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pumphouse import advice
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.errors import BadManifest, ObjectNotFound
@@ -33,7 +34,7 @@ from pumphouse.schema.related import tied_to, trimmed
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
 KIND = "schema-parts"
-REMEDY = "delete the objects under schema/; pumphouse schema rebuild makes them again from the windows"
+REMEDY = ("delete the objects under schema/; ", advice.REBUILD_SCHEMA, " makes them again from the windows")
 DOCUMENTS, FILES = f"{SCHEMA}parts/", f"{SCHEMA}jobs/"
 # By which a job's tables are found. Parts of other rules are read whole, and written anew with the next job.
 RULES = 1

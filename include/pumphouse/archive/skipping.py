@@ -11,18 +11,17 @@ import urllib.request
 
 from pumphouse.model import strict
 from pumphouse.schema.history import ssl_context
-from pumphouse.settings import Settings
+from pumphouse.settings import TlsSettings
 
 _TIMEOUT_S = 5.0
 _MOST_BYTES = 1 << 20
 
 
-def binlog_skipped(settings: Settings) -> bool | None:
+def binlog_skipped(url: str, tls: TlsSettings) -> bool | None:
     """What ``/binlog/recover?op=status`` says; None where nobody can be asked or nobody answers."""
-    url = settings.history.history
     if not url.startswith(("http://", "https://")):
         return None
-    context = ssl_context(settings.tls) if url.startswith("https:") else None
+    context = ssl_context(tls) if url.startswith("https:") else None
     try:
         request = f"{url.rstrip('/')}/binlog/recover?op=status"
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:  # noqa: S310

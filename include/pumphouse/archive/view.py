@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from pumphouse import advice
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
@@ -235,6 +236,6 @@ def _up_to(windows: Windows, kept: Range, end: Tso | None) -> Windows:
     if end is not None and have != end:
         raise ConfigError(
             f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",
-            hint="plan again: pumphouse restore --to … --dry-run",
+            hint=("plan again: ", advice.restore(dry_run=True)),
         )
     return seen

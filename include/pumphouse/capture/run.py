@@ -107,7 +107,7 @@ def run_capture(
         except BaseException as error:
             failure = error
             if isinstance(error, GapError):
-                error.hint = _ANEW
+                error.advice = (_ANEW,)
             raise
         finally:
             lease.release(run.progress(), failure)
@@ -314,7 +314,7 @@ class _Run:
 
 def own_databases(settings: Settings, connection: ServerConnection, history: MysqlTableSource) -> frozenset[str]:
     """Databases of the source that are ours, in lower case: restores of parts, and the history where it lies there."""
-    own = {name.lower() for name in parts_schemas(settings)}
+    own = {name.lower() for name in parts_schemas(settings.written_to)}
     with history.session() as other:
         if identity(other) == identity(connection):
             own.add(history.schema.lower())

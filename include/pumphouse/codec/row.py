@@ -132,7 +132,7 @@ def _append_pair(out: bytearray, column: ColumnInfo, value: Value) -> None:
     try:
         out += encode_value(column.type, value)
     except CodecError as error:
-        raise CodecError(f"column {column.name}: {error.message}", hint=error.hint, **error.facts) from error
+        raise CodecError(f"column {column.name}: {error.message}", hint=error.advice, **error.facts) from error
 
 
 def _append_handle_part(out: bytearray, column: ColumnInfo, value: Value, length: int) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pumphouse.advice import Section
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, UsageError
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, UsageError, advising
 from pumphouse.settings import ServerSettings, Settings, TargetSettings
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def diff(
             *sides,
             schemas=mapped or None,
             ignore=(*ignore, *beside),
-            own=parts_schemas(context.settings),
+            own=parts_schemas(context.settings.written_to),
             views=not no_views,
             first=_FIRST if first is None else first,
             connections=connections or context.settings.load.connections,
@@ -184,7 +185,10 @@ def _with_archive(context: Context, target: str, moment: str, schemas: tuple[str
     if followed is not None:
         server = server.model_copy(update={"schema_name": followed.target.schema_name})
     at = parse_moment(moment, partial(read_time, settings, word=LATEST))
-    with bar(enabled=not as_json) as progress:
+    with (
+        advising(lambda part: "what --target names" if isinstance(part, Section) else part),
+        bar(enabled=not as_json) as progress,
+    ):
         proof = hold_against(
             settings,
             server,
@@ -232,12 +236,12 @@ def _answers(shown: str, *, addressed: bool) -> Iterator[None]:
     try:
         yield
     except AccessDenied as error:
-        error.hint = "check the users and passwords of --source and --target"
+        error.advice = ("check the users and passwords of --source and --target",)
         raise
     except ConfigError as error:
         if addressed:
-            error.hint += (
-                "; an address has no such settings: write the server into [source], [target] or [restore_target] (of "
+            error.add_hint(
+                "an address has no such settings: write the server into [source], [target] or [restore_target] (of "
                 "another file: --config), and name that section"
             )
         raise

@@ -14,7 +14,7 @@ from pumphouse.archive.drills import Drill, read_drills
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import clock_time, read_time
 from pumphouse.commands.nodes import json_option, print_json, print_table
-from pumphouse.errors import UsageError
+from pumphouse.errors import UsageError, naming
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 
@@ -65,7 +65,6 @@ def drill(
     all that the source had is built under its names, on a server that is empty before and after. How it ended is kept
     in the archive (`drills`), and `status` reports a drill that failed. Exit code 1 if anything differs.
     """
-    from pumphouse.commands.load import naming
     from pumphouse.commands.proof import print_proof
     from pumphouse.progress import bar
     from pumphouse.runs import drill as job
@@ -76,7 +75,7 @@ def drill(
     settings, section = _aimed(context.settings, named)
     if whole:
         job.require_scratch(context.settings, named)
-    with naming(named if section == "target" else "target"):
+    with naming(named):
         if clean:
             found = job.clean(settings, section, run_id=run_id, take_over=take_over)
             click.echo(f"{named}: {'what a drill had left is dropped' if found else 'no drill has left anything'}")

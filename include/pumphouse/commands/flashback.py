@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.load import naming, print_losses
+from pumphouse.commands.load import print_losses
 from pumphouse.commands.moments import read_time, with_times
 from pumphouse.commands.restore import aimed
-from pumphouse.errors import UsageError
+from pumphouse.errors import UsageError, naming
 from pumphouse.model.tso import Tso, show
 from pumphouse.progress import bar
 
@@ -108,7 +108,7 @@ def flashback(
     if redo is not None and sql is None and not apply_:
         raise UsageError("there is nothing to undo: --redo needs --apply or --sql")
     settings, section = aimed(context.settings, into, parts=True)
-    with naming(into if section == "target" else "target"), bar(enabled=not as_json) as progress:
+    with naming(into), bar(enabled=not as_json) as progress:
         after = None if since is None else read_time(settings, since)
         upto = None if until is None else parse_moment(until, partial(read_time, settings, word=LATEST))
         latest = until is not None and upto is None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import click
 
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.moments import read_time
-from pumphouse.errors import BinlogError, UsageError
+from pumphouse.errors import UsageError, naming
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import RESYNC
@@ -111,24 +108,6 @@ def load(
         raise SystemExit(NOT_WHOLE)
 
 
-@contextmanager
-def naming(target: str) -> Iterator[None]:
-    """What an error says to type is for this target; libraries know of one, [target]."""
-    try:
-        yield
-    except BinlogError as error:
-        if target != "target":
-            for said, meant in (
-                ("pumphouse load", f"pumphouse load --target {target}"),
-                ("--into target", f"--into {target}"),
-                ("load.rules", f"targets.{target}.rules"),
-                ("[target]", f"[targets.{target}]"),
-            ):
-                error.hint = error.hint.replace(said, meant)
-            error.hint = re.sub(r"\btarget\.schema_name", f"targets.{target}.schema_name", error.hint)
-        raise
-
-
 def print_load(report: LoadReport, target: str) -> None:
     """What a load did, or will do; ``target``: its name."""
     aim = "" if target == "target" else f"--target {target} "
@@ -137,7 +116,8 @@ def print_load(report: LoadReport, target: str) -> None:
         click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
     if report.dry_run:
         click.echo(f"{report.target} would be at {show(report.to_ts)}")
-        print_steps(report)
+        for line in report.step_lines():
+            click.echo(f"  {line}")
     idle = report.from_ts == report.to_ts and not report.plans
     done = (
         f"{report.inserted} rows put, {report.deleted} keys taken, {report.ddls} DDLs, {report.units} units, "
@@ -152,14 +132,6 @@ def print_load(report: LoadReport, target: str) -> None:
     for note in report.notes:
         click.echo(f"  note: {note}")
     print_losses(report.losses)
-
-
-def print_steps(report: LoadReport) -> None:
-    """What a run will do, in order."""
-    for step in report.steps:
-        click.echo(f"  {step['what']}{' (done before)' if step['state'] == 'done before' else ''}")
-    if not report.steps:
-        click.echo("  nothing to do")
 
 
 def print_losses(losses: Losses) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from pumphouse.advice import TARGET, for_target
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
@@ -300,8 +302,9 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
         if name == DOWNSTREAM or name in settings.targets or len(names) == 1:
             target = settings.targets.get(name, settings.target)
             shown = address(target) if name not in settings.targets else f"{name} ({address(target)})"
-            stands.append(ask(shown, target, settings.load.task, cluster_id))
+            of = partial(for_target, name=name if name in settings.targets else TARGET)
+            stands.append(ask(shown, target, settings.load.task, cluster_id, of=of))
         else:
             why = "it has no section [targets.…]: a connection that Airflow alone knows"
-            stands.append(Stand(name=name, unknown=why, hint="airflow dags trigger pump_gc"))
+            stands.append(Stand(name=name, unknown=why, hint=("airflow dags trigger pump_gc",)))
     return publish(Archive.open(settings.archive, cluster_id), cluster, stands)

@@ -13,6 +13,7 @@ from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, read_proofs
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import clock_time
 from pumphouse.commands.nodes import json_option, print_json
+from pumphouse.errors import naming
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 
@@ -46,13 +47,13 @@ def prove_command(
     go on meanwhile. What was found is kept in the archive (`archive proofs`). If a proof is killed, the next run
     continues where it stopped. Exit code 1 if anything differs.
     """
-    from pumphouse.commands.load import moment, naming
+    from pumphouse.commands.load import moment
     from pumphouse.progress import bar
     from pumphouse.runs.proof import prove
 
     section: Into = "restore_target" if on == "restore_target" else "target"
     settings = context.settings if section == "restore_target" else context.settings.aimed(on)
-    with naming(on if section == "target" else "target"), bar(enabled=not as_json) as progress:
+    with naming(on), bar(enabled=not as_json) as progress:
         proof = prove(settings, on=section, at=moment(settings, to), task=task, tables=tables, progress=progress)
     if as_json:
         print_json(proof.summary() | {"time": clock_time(proof.at)})

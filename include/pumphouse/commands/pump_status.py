@@ -44,7 +44,7 @@ def status_command(context: Context, node_id: str, *, as_json: bool) -> None:
                 ) from error
             failed = from_rpc_error(error, peer=node_id)
             if isinstance(failed, PumpUnavailable) and not failed.hint:
-                failed.hint = f"it is {_last_seen(node)}; {_next_step(node)}"
+                failed.add_hint(f"it is {_last_seen(node)}; {_next_step(node)}")
             raise failed from error
     if as_json:
         print_json(status_dict(status))

@@ -13,11 +13,11 @@ import click
 
 from pumphouse.archive.objects import script
 from pumphouse.cli import Context, archive_option, pass_context
-from pumphouse.commands.load import NOT_WHOLE, moment, naming, print_load, print_losses
+from pumphouse.commands.load import NOT_WHOLE, moment, print_load, print_losses
 from pumphouse.commands.moments import read_time
 from pumphouse.commands.proof import print_proof
 from pumphouse.durable import new_private
-from pumphouse.errors import ConfigError, UsageError
+from pumphouse.errors import ConfigError, UsageError, naming
 from pumphouse.loader.keys import Predicate
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
@@ -158,7 +158,7 @@ def restore(
     where = Predicate(keys=keys, low=key_from, below=key_to)
     if not tables and (called or into_database or where):
         raise UsageError("--as, --into-database, --key, --key-from and --key-to need --table")
-    with naming(into if section == "target" else "target"):
+    with naming(into):
         asked = parse_moment(to, partial(read_time, settings, word=LATEST))
         chosen = Chosen(tables=tables, called=called, database=into_database, where=where)
         run = _job(settings, section, task, chosen, follow=follow)

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from pumphouse import advice
 from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import read_time
@@ -104,7 +105,7 @@ def import_command(
             asked,
             tls=settings.tls,
             targets=settings.target_sections,
-            own=parts_schemas(settings),
+            own=parts_schemas(settings.written_to),
             listen=listen,
             dry_run=dry_run,
         )
@@ -118,10 +119,8 @@ def import_command(
     for job_id, kind, query in report.jobs:
         click.echo(f"job {job_id} {kind}: {query}")
     for table in report.unlogged:
-        click.echo(
-            f"{table} has rows already, which no binlog has: a load stops there. To go on, {anew_hint(table)}",
-            err=True,
-        )
+        what = f"{table} has rows already, which no binlog has: a load stops there. To go on, "
+        click.echo(what + advice.worded(anew_hint(table)), err=True)
     did = "would be written" if dry_run else "written"
     how = "with binlogs" if report.binlogs else "without binlogs: no archive has begun"
     click.echo(f"{len(report.jobs)} DDL jobs {did} ({how})" if report.jobs else "nothing changed: no DDL job")

@@ -160,7 +160,7 @@ class ChunkWriter:
                 refused = denied(error, self.source, "source")
                 if refused is not None:
                     refused.message = f"{reader.name} has no key, and cannot be locked for a moment: {refused.message}"
-                    refused.hint = "grant LOCK TABLES, or give it a primary key"
+                    refused.advice = ("grant LOCK TABLES, or give it a primary key",)
                     raise refused from error
                 raise SourceFailed(
                     f"{reader.name} has no key, and cannot be locked for a moment: {error}",

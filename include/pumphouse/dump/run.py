@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
@@ -33,7 +34,6 @@ from pumphouse.dump.source import TableChanged, execute, require_binlogs, requir
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
-from pumphouse.loader.rules import rule_text
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, physical_ms, show
@@ -195,7 +195,7 @@ class _Dump:
             names = ", ".join(found.tables or ("everything",))
             raise UsageError(
                 f"a dump of {names} was begun at {show(found.low)} and has not ended",
-                hint="`pumphouse archive dump` without names goes on with it",
+                hint=(advice.dump(), " without names goes on with it"),
             )
         begun = found or self._begin(tables)
         low = begun.low
@@ -256,8 +256,10 @@ class _Dump:
         told = ", ".join(f"{name} ({why.get(name, 'it changed meanwhile')})" for name in lacking[:5])
         raise SourceFailed(
             f"the dump is not whole after {_MOST_ROUNDS} rounds: {told}",
-            hint="does schema.history describe this source (`pumphouse schema import`)? "
-            f"`pumphouse archive dump` goes on with what was read; {_without_hint(lacking[0])}",
+            hint=(
+                "does schema.history describe this source (`pumphouse schema import`)? To go on with what was read: ",
+                *advice.joined(advice.dump(), _without_hint(lacking[0])),
+            ),
         )
 
     # -- beginning and end
@@ -296,7 +298,7 @@ class _Dump:
             if not bases:
                 raise UsageError(
                     "there is no dump to take the other tables from",
-                    hint="dump everything once: pumphouse archive dump",
+                    hint=("dump everything once: ", advice.dump()),
                 )
             over = bases[-1].begun
             if unknown := _unknown(read_view(self._archive), tables):
@@ -349,7 +351,7 @@ class _Dump:
     def _ours(self) -> set[str]:
         """Databases that are none of the source."""
         history = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
-        return {history, *parts_schemas(self._settings)}
+        return {history, *parts_schemas(self._settings.written_to)}
 
     def _keep_objects(self, low: Tso) -> tuple[SourceObjects, str]:
         """What a copy of the source lacks, as text, and its digest; what another run has kept is as good."""
@@ -410,7 +412,7 @@ class _Dump:
             except SourceFailed as error:
                 stop.set()
                 name = ".".join(version.name)
-                error.hint += f"{'; ' * bool(error.hint)}if {name} alone cannot be read: {_without_hint(name)}"
+                error.add_hint((f"if {name} alone cannot be read: ", *_without_hint(name)))
                 raise
             except BaseException:
                 stop.set()
@@ -431,9 +433,9 @@ class _Dump:
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
 
 
-def _without_hint(table: str) -> str:
+def _without_hint(table: str) -> advice.Hint:
     """What to type so that a dump goes on without a table."""
-    return f"to dump the rest without it, {rule_text('', rules='dump.without', table=table)}"
+    return "to dump the rest without it, ", advice.Rule("", table=table)
 
 
 def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:

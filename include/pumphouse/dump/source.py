@@ -60,7 +60,7 @@ def session(settings: ServerSettings) -> Iterator[ServerConnection]:
             raise TableChanged(str(error.args[1])) from error
         refused = denied(error, settings, "source")
         if refused is not None:
-            refused.hint = "the user needs SELECT on every table, and LOCK TABLES for tables without a key"
+            refused.advice = ("the user needs SELECT on every table, and LOCK TABLES for tables without a key",)
             raise refused from error
         raise SourceFailed(f"the source {where(settings)}: {error}", source=where(settings)) from error
     finally:

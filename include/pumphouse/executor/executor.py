@@ -393,7 +393,8 @@ class Executor:
         try:
             done = ddls.execute(event, None if rule is None else rule.sql)
         except DdlRefused as error:
-            error.hint += keys_in_the_way(self._connection, self._rules.routes, event, error) if rule is None else ""
+            if rule is None:
+                error.add_hint(keys_in_the_way(self._connection, self._rules.routes, event, error))
             raise
         if rule is not None:
             what = "skipped" if rule.do == "skip" else "replaced"

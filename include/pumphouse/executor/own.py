@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pumphouse import advice
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError
 from pumphouse.loader import fence, state
@@ -49,8 +50,7 @@ def require_ours(connection: TargetConnection, task: str, cluster_id: int) -> No
             raise LoadError(
                 f"target {connection.name} is loaded from cluster {found.cluster_id}, the archive is of cluster "
                 f"{cluster_id}",
-                hint="is it the right one: check host and port of [target] (in Airflow: the connection), and "
-                "archive.root",
+                hint=("is it the right one: check host and port of ", advice.Section(), ", and archive.root"),
                 target=connection.name,
             )
 

@@ -73,8 +73,9 @@ def ddls_of(
         try:
             require_known(event)
         except UnknownDdl as error:
-            error.hint = f"export up to just before it: --to {event.commit_ts - 1}. A restore to a moment behind it"
-            error.hint += " may go on from there" if event.brings_rows else f" needs the same: {error.hint}"
+            before = f"export up to just before it: --to {event.commit_ts - 1}. A restore to a moment behind it"
+            on = (" may go on from there",) if event.brings_rows else (" needs the same: ", *error.advice)
+            error.advice = (before, *on)
             raise
         found.append(
             ExportedDdl(

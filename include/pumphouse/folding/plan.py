@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pumphouse import advice
 from pumphouse.archive.base import Base, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import FoldRefused, UsageError
@@ -103,7 +104,7 @@ def plan_fold(view: ArchiveView, at: Tso) -> FoldPlan:
         raise UsageError(
             f"there is no base before {show(at)} to fold: the first lies later, or a table that is there came back "
             "from a drop before it",
-            hint="`pumphouse archive ls` lists bases, `pumphouse archive dump` takes one",
+            hint=("`pumphouse archive ls` lists bases, ", advice.dump(), " takes one"),
         )
     changes, sizes = _changes(view, older, at)
     events = view.timeline.ddls(older.low, at)
@@ -138,7 +139,7 @@ def _require_known(events: Sequence[DdlEvent], at: Tso) -> None:
     if stop:
         raise FoldRefused(
             f"no restore leads to {show(at)}, and a base of it would hide that: {stop}",
-            hint="fold a moment before it (--at); a new dump leads on: pumphouse archive dump",
+            hint=("fold a moment before it (--at); a new dump leads on: ", advice.dump()),
         )
 
 
@@ -221,8 +222,7 @@ def _refused(at: Tso, why: dict[str, str]) -> FoldRefused:
     return FoldRefused(
         f"the archive alone does not say which rows a base of {show(at)} would have of {len(why)} "
         f"table{'s' * (len(why) > 1)}: {told}{more}",
-        hint=f"dump {'them' if len(why) > 1 else 'it'}, then fold a moment behind that: pumphouse archive dump "
-        + " ".join(f"--table {name}" for name in names[:_SHOWN]),
+        hint=("dump what it lacks, then fold a moment behind that: ", advice.dump(*names[:_SHOWN])),
         tables=names,
     )
 

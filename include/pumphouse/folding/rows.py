@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse import advice
 from pumphouse.codec.columnar import key_rank
 from pumphouse.errors import DuplicateKey, FoldRefused
 from pumphouse.loader.columns import shown
@@ -59,8 +60,10 @@ def _strictly(entries: pa.Table, head: UnitHead, since: Tso) -> pa.Table:
         raise DuplicateKey(
             f"keys ({', '.join(head.key)}) of {head.db}.{head.table} belong to more than one row, or to one that is "
             f"not there, as {told[0]}",
-            hint="a DROP INDEX of that key may be under way: fold a moment before it, or one behind its end; else dump "
-            f"the table: pumphouse archive dump --table {head.db}.{head.table}",
+            hint=(
+                "a DROP INDEX of that key may be under way: fold a moment before it, or one behind its end; else ",
+                advice.dump(f"{head.db}.{head.table}"),
+            ),
             table=f"{head.db}.{head.table}",
             key=list(head.key),
             rows=told,
@@ -74,7 +77,7 @@ def _multiset(entries: pa.Table, head: UnitHead) -> pa.Table:
     if (counts < 0).any():
         raise FoldRefused(
             f"{head.db}.{head.table} has no key, and the log deletes rows that neither it nor the older base has",
-            hint=f"dump it: pumphouse archive dump --table {head.db}.{head.table}; a primary key mends it for good",
+            hint=("dump it: ", advice.dump(f"{head.db}.{head.table}"), "; a primary key mends it for good"),
             tables=[f"{head.db}.{head.table}"],
         )
     rows = folded.drop_columns([COUNT])

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import structlog
 
+from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
@@ -113,7 +114,7 @@ def fold_base(
     if at > end:
         raise UsageError(
             f"the archive ends at {show(end)}, before {show(at)}",
-            hint="`pumphouse archive base` without --at folds up to the end; `pumphouse snapshot` extends the archive",
+            hint=("`pumphouse archive base` without --at folds up to the end; ", advice.SNAPSHOT, " extends that"),
         )
     started = clock.monotonic()
     view = read_view(archive.by_manifests(), upto=at)  # the base outlives the windows that it is made from

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
+from pumphouse.advice import Hint
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
@@ -22,7 +23,7 @@ from pumphouse.settings import LoadSettings
 
 
 def works_alone(
-    view: ArchiveView, base: Base, at: Tso, task: str, settings: LoadSettings, rules: Rules, *, what: str, hint: str
+    view: ArchiveView, base: Base, at: Tso, task: str, settings: LoadSettings, rules: Rules, *, what: str, hint: Hint
 ) -> tuple[Work, ...]:
     """The dump's plan and those behind it that make ``rules.only`` what they are at a moment.
 

@@ -5,32 +5,35 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
 from pymysql.constants import ER
 
-from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable
+from pumphouse import advice
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, naming
 from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.mysql import DUMP, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
-from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
+from pumphouse.settings import NamedTarget, SchemaSettings, ServerSettings, TargetSettings
 
 log = structlog.get_logger()
 
 _COMPARE_S = 5.0
-_CORRECT = "correct host and port of the target in the settings (in Airflow: the connection)"
+_CORRECT: advice.Hint = ("correct host and port in ", advice.Section())
 _NO_UUID = re.compile(r"^[0-]*$")
+# What a server of the settings is called, its section, and where it is.
+Known = tuple[str, str, ServerSettings]
 
 
-def require_not_source(connection: TargetConnection, settings: Settings) -> None:
+def require_not_source(connection: TargetConnection, known: Iterable[Known], cluster_url: str) -> None:
     """LoadError when a target is the source; ConfigError where nobody can tell, as the source lets us not in."""
-    for what, other in sources(settings):
-        why, note = same_server(connection, other)
+    for what, section, other in known:
+        why, note = same_server(connection, other, section)
         if why:
             raise LoadError(
                 f"target {connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
@@ -39,9 +42,9 @@ def require_not_source(connection: TargetConnection, settings: Settings) -> None
             )
         if note:
             log.warning("target_not_compared", server=connection.name, other=server_name(other), note=note)
-    if is_cluster(connection, settings.cluster.url):
+    if is_cluster(connection, cluster_url):
         raise LoadError(
-            f"target {connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
+            f"target {connection.name} is a TiDB of the source's cluster {cluster_url}. Nothing was changed",
             hint=_CORRECT,
             target=connection.name,
         )
@@ -51,13 +54,13 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
     """ConfigError when what is read as the source is a server that loads or restores write to, by section."""
     for section, target in targets.items():
         try:
-            connection = TargetConnection.open(target, timeout_s=_COMPARE_S)
+            connection = TargetConnection.open(target, timeout_s=_COMPARE_S, section=section)
         except (TargetUnavailable, ConfigError) as error:  # no load writes there either, as long as that is so
             log.warning("target_not_compared", server=section, other=server_name(server), note=error.message)
             why = "their addresses are the same" if places(target) & places(server) else ""
         else:
             with connection:
-                why, _ = same_server(connection, server)
+                why, _ = same_server(connection, server, "source")
         if why:
             raise ConfigError(
                 f"{server_name(server)} is the server of [{section}], which loads or restores write to ({why}): it is "
@@ -66,18 +69,19 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
             )
 
 
-def sources(settings: Settings) -> Iterator[tuple[str, ServerSettings]]:
-    """Servers of the source that the settings name, and what they are called there."""
-    if settings.source.host or settings.source.unix_socket:
-        yield "the source, [source]", settings.source
-    history = history_server(settings.history)
-    if history is not None:
-        yield "the source, the server of schema.history", history
+def sources(source: ServerSettings, history: SchemaSettings) -> Iterator[Known]:
+    """Servers of the source that the settings name."""
+    if source.host or source.unix_socket:
+        yield "the source, [source]", "source", source
+    server = history_server(history)
+    if server is not None:
+        yield "the source, the server of schema.history", "schema", server
 
 
 def shared_with(
     mine: TargetConnection,
     other: NamedTarget,
+    section: str,
     *,
     cluster_id: int,
     names: Sequence[str],
@@ -90,15 +94,16 @@ def shared_with(
     Args:
         mine: the target that is written to.
         other: a target of loads, with its rules.
+        section: the one of the settings that names it.
         cluster_id: of the archive that both are loaded from.
         names: every database that the source ever had.
         databases: what is dropped or made, as it is called there.
     """
-    why, note = same_server(mine, other)
+    why, note = same_server(mine, other, section)
     if not why:
         return "", note
     theirs = {other.schema_name, *routes_of(other.rules).places(names)}
-    with TargetConnection.open(other) as connection:
+    with naming(advice.TARGET), TargetConnection.open(other, section=section) as connection:
         theirs |= {*places_of_loads(connection, cluster_id, names)}
     known = {each.casefold() for each in (mine.settings.schema_name, *databases)}
     both = sorted(each for each in theirs if each.casefold() in known)
@@ -110,7 +115,7 @@ def server_name(settings: ServerSettings) -> str:
     return settings.unix_socket or f"{settings.host}:{settings.port}"
 
 
-def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str]:
+def same_server(mine: TargetConnection, other: ServerSettings, section: str) -> tuple[str, str]:
     """Why they are one server ('' = they are two), and what could not be compared.
 
     A lock that is taken through one connection and seen through the other is proof, whatever the addresses are called;
@@ -122,17 +127,18 @@ def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str
     try:
         plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
         # It is only asked, with the rights that a reader has.
-        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S, session=DUMP)
+        asked = TargetSettings.model_validate(plain)
+        theirs = TargetConnection.open(asked, timeout_s=_COMPARE_S, session=DUMP, section=section)
     except AccessDenied as error:
         raise ConfigError(
             f"{place(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
             hint=f"correct user and password of {server_name(other)} in the settings: {error.__cause__}",
         ) from error
-    except ConfigError as error:  # it speaks of the section that is opened like this elsewhere
+    except ConfigError as error:
         raise ConfigError(
             f"{server_name(other)} cannot be asked, so nobody knows whether {mine.name} is the same server: "
-            + error.message.replace("[target]", "its section"),
-            hint=error.hint.replace("[target]", "its section"),
+            + error.message,
+            hint=tuple(advice.for_target(part, advice.TARGET) for part in error.advice),
         ) from error
     except TargetUnavailable:
         return "", "it does not answer; only the addresses were compared"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
@@ -45,8 +46,7 @@ def require_new(
             )
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
-            hint="take one: `pumphouse archive dump`; or say from where the target is equal to the source: "
-            "`pumphouse load --equal-at TIME`",
+            hint=advice.saying("take one: {}; or say when it was equal: {}", advice.dump(), advice.EQUAL_AT),
             target=connection.name,
         )
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
@@ -56,7 +56,7 @@ def require_new(
     if taken:
         raise LoadError(
             f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
-            hint="`pumphouse restore --into target --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
+            hint=(advice.RESTORE_THIS, " replaces them; ", advice.EQUAL_AT, " keeps them"),
             target=connection.name,
         )
     return base
@@ -86,8 +86,11 @@ def plan_equal(given: Given, at: Tso) -> Steps:
     if not start <= at <= end:
         raise LoadError(
             f"the archive covers {show(start)} to {show(end)}, not {show(at)}{kept.aside(at)}",
-            hint=f"was the target equal when the archive began: `pumphouse load --equal-at {int(start)}`; of a later "
-            "moment: `pumphouse snapshot` first, until the archive covers it",
+            hint=advice.saying(
+                "was the target equal when the archive began: {}; of a later moment: {} until the archive covers it",
+                advice.load(equal_at=str(int(start))),
+                advice.SNAPSHOT,
+            ),
             target=target,
         )
     if given.standing.checkpoint is not None:

@@ -6,10 +6,11 @@ here, before it runs. What is not known of a target counts as nothing: then the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.errors import BinlogError, LoadError, TargetUnavailable
@@ -20,7 +21,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.settings import TargetSettings
 
-_RESTORE = "restore it: `pumphouse restore --into target --to …`"
+_RESTORE = "restore it: ", advice.RESTORE_THIS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Stand:
     name: str
     ts: Tso = Tso(0)
     unknown: str = ""
-    hint: str = ""
+    hint: advice.Hint = ()
     retryable: bool = False
 
 
@@ -87,7 +88,7 @@ class Published:
         return kind(
             f"the Pumps keep what lies above {show(self.checkpoint)}: "
             + "; ".join(f"{each.name}: {each.unknown}" for each in unknown),
-            hint="; ".join(dict.fromkeys(each.hint for each in unknown if each.hint)),
+            hint=advice.joined(*dict.fromkeys(each.hint for each in unknown)),
             targets=[each.name for each in unknown],
         )
 
@@ -111,27 +112,34 @@ def publish(archive: Archive, cluster: Cluster, stands: Sequence[Stand]) -> Publ
     return Published(confirmed=confirmed, checkpoint=consumer.publish(archive, cluster, upto))
 
 
-def ask(name: str, target: TargetSettings, task: str, cluster_id: int) -> Stand:
-    """Where a target stands; never fails, what went wrong is what it says."""
+def ask(
+    name: str, target: TargetSettings, task: str, cluster_id: int, *, of: Callable[[advice.Part], advice.Part]
+) -> Stand:
+    """Where a target stands; never fails, what went wrong is what it says. ``of``: what it advises, for this target."""
+    found = _ask(name, target, task, cluster_id)
+    return replace(found, hint=tuple(map(of, found.hint)))
+
+
+def _ask(name: str, target: TargetSettings, task: str, cluster_id: int) -> Stand:
     try:
         with TargetConnection.open(target) as connection:
             found = state.read(connection, task) if has_checkpoints(connection) else None
     except BinlogError as error:
-        return Stand(name=name, unknown=error.message, hint=error.hint, retryable=error.retryable)
+        return Stand(name=name, unknown=error.message, hint=error.advice, retryable=error.retryable)
     if found is None:
         return Stand(
             name=name,
             unknown=f"it has no checkpoint of the task {task!r}",
-            hint="load it: `pumphouse load`, or say by its settings which task it has",
+            hint=("load it: ", advice.load(), ", or say by its settings which task it has"),
         )
     if found.cluster_id != cluster_id:
         return Stand(
             name=name,
             unknown=f"it was loaded from cluster {found.cluster_id}, not {cluster_id}",
-            hint="is it the right one: check host and port of [target] (in Airflow: the connection), and archive.root",
+            hint=("is it the right one: check host and port of ", advice.Section(), ", and archive.root"),
         )
     if found.state is not TargetState.READY:
-        again = "run again what has not ended: `pumphouse load`, if it was its first, or the restore"
+        again: advice.Hint = ("run again what has not ended: ", advice.load(), ", if it was its first, or the restore")
         hint = again if found.state is TargetState.INCOMPLETE else _RESTORE
         return Stand(name=name, unknown=f"it is {found.state}: {found.reason}", hint=hint)
     return Stand(name=name, ts=found.ts)

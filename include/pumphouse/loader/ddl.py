@@ -175,7 +175,7 @@ class DdlExecutor:
                 there=self._connection.columns_there, bare=bare,
             )  # fmt: skip
         except SchemaError as error:
-            error.hint = "; ".join(filter(None, (error.hint, ddl_hint(event.job.id))))
+            error.add_hint(ddl_hint(event.job.id))
             raise
         said = tuple(step.statement for step in begun)
         if said != rendered.statements[: len(said)]:
@@ -308,7 +308,7 @@ class DdlExecutor:
             raise DdlRefused(
                 f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
                 f"{error.message}",
-                hint=f"what the source says is: {event.job.query[:500]}; {ddl_hint(event.job.id)}",
+                hint=(f"what the source says is: {event.job.query[:500]}; ", *ddl_hint(event.job.id)),
                 code=error.code,
                 statement=statement.sql,
                 job_id=event.job.id,
@@ -334,7 +334,7 @@ class DdlExecutor:
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
-                hint=f"{anew_hint(table)}; or restore the target: a restore knows what comes back, and keeps it",
+                hint=(*anew_hint(table), "; or restore the target: a restore knows what comes back, and keeps it"),
                 job_id=event.job.id,
                 table=table,
                 statement=statement.sql,
@@ -372,7 +372,7 @@ class DdlExecutor:
             f"DDL job {event.job.id} at {show(event.commit_ts)} changes the columns of {table}: "
             f"{'; '.join(found)}. What the source makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
-            hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
+            hint=(*ddl_hint(event.job.id), "; or, in a load, ", *anew_hint(table)),
             job_id=event.job.id,
             table=table,
             statement=statement.sql,

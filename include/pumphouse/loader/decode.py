@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse import advice
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, key_rank, walk
 from pumphouse.codec.defaults import missing_value, with_digits
 from pumphouse.codec.layout import RowLayout, arrow_field
@@ -314,7 +315,7 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted, dumped: TableVersion) -> p
             raise ColumnMismatch(
                 f"the dump of {wanted.db}.{wanted.table.name} has no column {column.name} (id {column.id}) of type "
                 f"{field.type}",
-                hint="take a new one: pumphouse archive dump",
+                hint=("take a new one: ", advice.dump()),
                 table_id=wanted.table_id,
             )
         columns.append(batch.column(at))

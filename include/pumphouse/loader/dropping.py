@@ -92,7 +92,7 @@ def require_settled(
     try:
         found = _met(connection, drop, wanted, names, context, pieces)
     except BinlogError as error:
-        error.hint = "; ".join(filter(None, (error.hint, ddl_hint(drop.event.job.id))))
+        error.add_hint(ddl_hint(drop.event.job.id))
         raise
     if found is not None:
         meanwhile = f"While it was under way, from {show(drop.begun)} on, rows were written into that range, as {found}"
@@ -201,7 +201,7 @@ def _unsettled(drop: Dropping, why: str, row: dict[str, str] | None = None) -> P
     return PartitionUnsettled(
         f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. {why}; "
         "the binlog does not tell whether the source still has them",
-        hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
+        hint=(*ddl_hint(event.job.id), "; or, in a load, ", *anew_hint(table)),
         job_id=event.job.id,
         table=table,
         row=row,

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse import advice
 from pumphouse.errors import DuplicateKey
 from pumphouse.loader.columns import shown
 from pumphouse.loader.keyless import COUNT
@@ -115,12 +116,18 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
     rows = [{column: shown(value) for column, value in row.items()} for row in found]
     raise DuplicateKey(
         f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
-        hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
-        "this plan was done; load again when the archive has it (`pumphouse snapshot`), or restore to a moment after "
-        "it. Or a DROP PARTITION was under way: park the table, `pumphouse archive dump`, `pumphouse load`, take the "
-        f"rule away, `pumphouse load --resync {name}`. An application of yours: rows went or came in its store without "
-        "a binlog (it was emptied, a restore or a flashback put rows back) and were changed again: `pumphouse archive "
-        "dump`, then restore to a moment after that, or fold one; a load: as for a DROP PARTITION",
+        hint=advice.saying(
+            "at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
+            "this plan was done; load again when the archive has it ({}), or restore to a moment after it. Or a DROP "
+            "PARTITION was under way: park the table, {}, {}, take the rule away, {}. An application of yours: rows "
+            "went or came in its store without a binlog (it was emptied, a restore or a flashback put rows back) and "
+            "were changed again: {}, then restore to a moment after that, or fold one; a load: as for a DROP PARTITION",
+            advice.SNAPSHOT,
+            advice.dump(),
+            advice.load(),
+            advice.load(resync=name),
+            advice.dump(),
+        ),
         table=name,
         key=list(key),
         rows=rows,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pumphouse import advice
 from pumphouse.codec.columnar import UPDATE, Mutations, blocks, copied, decode_images, key_hash, key_rank
 from pumphouse.codec.jit import Bytes, Ints
 from pumphouse.codec.layout import RowLayout
@@ -247,10 +248,14 @@ def images_of(
     except MissingColumn as error:
         raise MissingColumn(
             f"{name}: {error}",
-            hint=f"a DROP COLUMN of {name} was under way when these rows were written. If its end lies beyond what was "
-            "asked for, nothing of this plan was done: load again when the archive has it (`pumphouse snapshot`), or "
-            "restore to a moment after it. If a rule stands in for it, take that away and make the target take the "
-            f"DDL; or, in a load, {anew_hint(name)}",
+            hint=advice.saying(
+                "a DROP COLUMN of it was under way when these rows were written. If its end lies beyond what was "
+                "asked for, nothing of this plan was done: load again when the archive has it ({}), or restore to a "
+                "moment after it. If a rule stands in for it, take that away and make the target take the DDL; or, in "
+                "a load, {}",
+                advice.SNAPSHOT,
+                anew_hint(name),
+            ),
             **(error.facts | {"table": name}),
         ) from error
     except CodecError as error:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import DdlRefused, RowRejected
 from pumphouse.loader import state
@@ -19,14 +20,6 @@ from pumphouse.schema.render import render
 from pumphouse.schema.route import Routes
 from pumphouse.schema.versions import DdlEvent
 
-_ANEW = (
-    "where somebody else changed the table on the target: `pumphouse load --resync {table}` makes it anew, while the "
-    "others go on"
-)
-_PAST_A_DROP = (
-    "at TiDB, a DROP INDEX of {table} was under way where this plan ends, so it cannot have these rows: park the table "
-    "and load; then take the rule away, and `pumphouse load --resync {table}` makes it anew, as it is behind that DDL"
-)
 # A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
 # MySQL: the columns would be of two types, and it has no key between such.
 _TWO_TYPES = 3780
@@ -46,10 +39,23 @@ def offering_resync(connection: TargetConnection, view: ArchiveView, rules: Rule
         if isinstance(table, str):
             collided = _COLLISION.search(str(error.facts.get("reason"))) is not None
             going = collided and _key_was_going(connection, view, task, table)
-            error.hint += _collations(connection, rules.routes, table) if collided and not going else ""
-            error.hint += "; " if error.hint and error.hint[-1].strip() else ""
-            error.hint += _PAST_A_DROP.format(table=table) if going else _ANEW.format(table=table)
+            if collided and not going:
+                error.add_hint(_collations(connection, rules.routes, table))
+            error.add_hint(_past_a_drop(table) if going else _anew(table))
         raise
+
+
+def _anew(table: str) -> advice.Hint:
+    what = "where somebody else changed the table on the target: {} makes it anew, while the others go on"
+    return advice.saying(what, advice.load(resync=table))
+
+
+def _past_a_drop(table: str) -> advice.Hint:
+    return advice.saying(
+        "at TiDB, a DROP INDEX of this table was under way where this plan ends, so it cannot have these rows: park it "
+        "and load; then take the rule away, and {} makes it anew, as it is behind that DDL",
+        advice.load(resync=table),
+    )
 
 
 def _key_was_going(connection: TargetConnection, view: ArchiveView, task: str, table: str) -> bool:
@@ -82,7 +88,7 @@ def _collations(connection: TargetConnection, routes: Routes, table: str) -> str
     binary = "utf8mb4_nopad_bin" if connection.dialect is Dialect.MARIADB else "utf8mb4_0900_bin"
     texts = ", ".join(f"{column} by {collation}" for column, collation in rows)
     return (
-        f"; its unique keys compare {texts}: where values that differ at the source are one there, ALTER TABLE "
+        f"its unique keys compare {texts}: where values that differ at the source are one there, ALTER TABLE "
         f"{qualified(db, name)} MODIFY the column with COLLATE {binary}, which tells all apart, and load again"
     )
 
@@ -114,4 +120,4 @@ def keys_in_the_way(connection: TargetConnection, routes: Routes, event: DdlEven
     rest = said[said.index(statement) :] if statement in said else [str(statement)]
     again = [] if error.facts["code"] == _TWO_TYPES else add
     sql = json.dumps([*drop, *rest, *again], ensure_ascii=False)
-    return f"; the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"
+    return f"the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"

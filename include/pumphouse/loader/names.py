@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
-from pumphouse.loader.rules import Rules, routes_of, rule_text
+from pumphouse.loader.rules import Rules, routes_of
 from pumphouse.loader.state import our_schemas
 from pumphouse.loader.target import address
 from pumphouse.loader.work import databases_between, skipped_ddls
@@ -44,11 +45,14 @@ def require_names(
         )
         raise LoadError(
             f"the source has a database {name!r}, and on target {where} the schema {own!r} {use}",
-            hint=f"was it imported by mistake: `pumphouse schema import --drop {name}` on the source, then "
-            "load to a moment after that. Is it the source's: give it another name there, "
-            + rule_text("route", database=name, to="…")
-            + "or, for a target that is empty or to be restored, set target.schema_name (restore_target.schema_name) "
-            "to a name of its own",
+            hint=advice.saying(
+                "was it imported by mistake: `pumphouse schema import --drop {}` on the source, then load to a moment "
+                "after that. Is it the source's: give it another name there, {}or, for a target that is empty or to be "
+                "restored, set schema_name in {} to a name of its own",
+                name,
+                advice.Rule("route", database=name, to=advice.ANY),
+                advice.Section(),
+            ),
             target=where,
             database=name,
         )

@@ -32,13 +32,15 @@ def needs_of(name: str, server: ServerSettings, cluster_id: int) -> list[Hold]:
                 if has_checkpoints(connection):
                     found += _needs(name, connection, cluster_id, loaded=own == target.schema_name)
     except BinlogError as error:
+        known = all(isinstance(part, str) for part in error.advice)  # else it names a section, and not this one
+        way = (known and error.hint) or "is it running? correct its address, user and password"
         return [
             Hold(
                 who=name,
                 ts=Tso(0),
                 restorable=True,
                 why=f"does not say what it needs: {error.message}",
-                hint=f"{error.hint or 'start it'}; or let go of what it may need: --without {name}",
+                hint=f"{way}; or let go of what it may need: --without {name}",
             )
         ]
     return found

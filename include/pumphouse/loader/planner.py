@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pumphouse import advice
 from pumphouse.errors import BinlogError, LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader.names import require_names
 from pumphouse.loader.plan import Mode
@@ -70,7 +71,7 @@ def require_ready(given: Given, checkpoint: Checkpoint) -> None:
         target = address(given.target)
         raise TargetIncomplete(
             f"target {target} is {checkpoint.state}: {checkpoint.reason}",
-            hint="restore it: `pumphouse restore --into target --to …`",
+            hint=("restore it: ", advice.RESTORE_THIS),
             target=target,
             state=str(checkpoint.state),
         )
@@ -120,7 +121,7 @@ def _require_before(given: Given, goal: Tso, at: Tso, what: str) -> None:
         target = address(given.target)
         raise TargetAhead(
             f"target {target} {what} {show(at)}, beyond {show(goal)}, which was asked for",
-            hint="a load only goes forward: ask for a later moment, or `pumphouse restore --into target --to …`",
+            hint=("a load only goes forward: ask for a later moment, or ", advice.RESTORE_THIS),
             target=target,
             checkpoint=at,
             to=goal,

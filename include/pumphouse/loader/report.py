@@ -110,7 +110,7 @@ class LoadReport:
         report.tell_unheard(rules)
         said = Rules.of(given.settings.rules, Tso(0))
         report.notes += [
-            f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
+            f"{name} is still left out, though no rule says so any more: --resync brings a table back"
             for name in sorted(report.skipped)
             if said.left_out(name) is None
         ]
@@ -123,6 +123,11 @@ class LoadReport:
         self.from_ts, self.to_ts, self.dry_run = steps.from_ts, steps.to_ts, dry_run
         self.steps = steps.to_dict(recorded)
         return self
+
+    def step_lines(self) -> list[str]:
+        """What the run consists of, in order, for people."""
+        done = {"done before": " (done before)"}
+        return [each["what"] + done.get(each["state"], "") for each in self.steps] or ["nothing to do"]
 
     def tell_unheard(self, rules: Rules) -> None:
         """Rules that fit nothing are said: a name that is misspelt would do nothing, without a word."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pumphouse import advice
 from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.alone import works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.planner import require_ready, unfinished
-from pumphouse.loader.rules import RESYNC, Rules, park_hint, parked
+from pumphouse.loader.rules import RESYNC, Rules, parked
 from pumphouse.loader.state import Checkpoint
 from pumphouse.loader.steps import Apply, BringBack, Build, ForeignKeys, Given, Park, Step, Steps, filled
 from pumphouse.loader.work import Work, ids_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.render import kept_name
 
-_DUMP = "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
+_DUMP = "take a new dump (", advice.dump(), "), load beyond it, and try again"
 
 
 def plan_resync(given: Given, checkpoint: Checkpoint, table: str) -> Steps:
@@ -94,11 +95,13 @@ def _require_newest(given: Given, table: str, at: Tso, *, stopped: bool) -> None
         if base.ts > at and str(each.table_id) in ids and (each.low or base.begun) >= base.begun
     ]
     if newer:
+        back = ("load beyond it, then bring the table back: ", advice.load(), ", then ", advice.load(resync=table))
+        park = advice.Rule("park", table=table)
+        past = (f"if that load stops at {table}, ", park, "load, and take the rule away") if stopped else ()
         raise UsageError(
             f"the archive has a newer dump of {table}, exact from {show(newer[-1])} on, and the target stands at "
             f"{show(at)}: the table would be made from an older one",
-            hint=f"load beyond it, then bring the table back: `pumphouse load`, then `pumphouse load --resync {table}`"
-            + (f"; if that load stops at {table}, {park_hint(table)}load, and take the rule away" if stopped else ""),
+            hint=advice.joined(back, past),
         )
 
 

@@ -12,7 +12,6 @@ decoded by the source's schema history all the same.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Self
 
+from pumphouse import advice
 from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.state import fenced, read_all
@@ -203,17 +203,17 @@ class Rules:
         source = self.routes.source_of(table, (v.name for versions in timeline.versions.values() for v in versions))
         if source != table:
             error.message = f"{source}: {error.message}"
-            db, db_there = source.partition(".")[0], table.partition(".")[0]
-            error.hint = error.hint.replace(table, source).replace(f"--schema {db_there}`", f"--schema {db}`")
+            error.advice = tuple(advice.of_table(part, table, source) for part in error.advice)
             error.facts["table"] = source
             setattr(error, "table", source)  # noqa: B010 - a fact
 
     def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
         if isinstance(error, UnknownTable) and table_id is not None:
-            error.hint += f"; to go on without its rows, {rule_text('skip', table=str(table_id))}"
-        if isinstance(table, str) and table.count(".") == 1 and "load.rules" not in error.hint:
-            error.hint += f"{'; ' * bool(error.hint)}to go on without this table, {park_hint(table)}"
+            error.add_hint(("to go on without its rows, ", advice.Rule("skip", table=str(table_id))))
+        ruled = any(isinstance(part, advice.Rule) for part in error.advice)
+        if isinstance(table, str) and table.count(".") == 1 and not ruled:
+            error.add_hint(("to go on without this table, ", advice.Rule("park", table=table)))
 
 
 NO_RULES = Rules()
@@ -228,38 +228,22 @@ def routes_of(settings: Iterable[LoadRule]) -> Routes:
     )
 
 
-def ddl_hint(job_id: int) -> str:
-    """What to type to go past a DDL."""
-    return f"""to go past it, {rule_text("skip", ddl=job_id)}or do = "replace" with sql = ["…"]"""
+def ddl_hint(job_id: int) -> advice.Hint:
+    """To go past a DDL."""
+    return "to go past it, ", advice.Rule("skip", ddl=job_id), """or do = "replace" with sql = ["…"]"""
 
 
-def park_hint(table: str) -> str:
-    """What to type to put a table in quarantine."""
-    return rule_text("park", table=table)
+def lacking_hint(table: str) -> advice.Hint:
+    """Where each dump that leads to a moment lacks a table."""
+    dumped = ("to have it from now on, take its rule out of dump.without, then ", advice.dump(table))
+    return advice.joined(dumped, ("to go on without it, ", advice.Rule("park", table=table)))
 
 
-def lacking_hint(table: str) -> str:
-    """What to type where each dump that leads to a moment lacks a table."""
-    return (
-        f"to have it from now on, take its rule out of dump.without, then `pumphouse archive dump --table {table}`; "
-        f"to go on without it, {park_hint(table)}"
-    )
-
-
-def anew_hint(table: str) -> str:
-    """What to type so that a table begins again from the rows as TiDB has them."""
-    return (
-        f"{park_hint(table)}then `pumphouse archive dump`, `pumphouse load`, take the rule away, and "
-        f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now"
-    )
-
-
-def rule_text(do: str, *, rules: str = "load.rules", **of: str | int) -> str:
-    """A rule as lines of a settings file that has none yet, or of its list. ``do`` '': the list has no such thing."""
-    said = ({"do": do} if do else {}) | of
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
-    where = "add to pumphouse.toml, or to its list of rules:"
-    return "\n".join([where, "", f"[[{rules}]]", *lines, 'why = "…"', "", ""])
+def anew_hint(table: str) -> advice.Hint:
+    """So that a table begins again from the rows as TiDB has them."""
+    park, back = advice.Rule("park", table=table), advice.load(resync=table)
+    what = "{}then {}, {}, take the rule away, and {}, which begins from the rows as TiDB has them now"
+    return advice.saying(what, park, advice.dump(), advice.load(), back)
 
 
 def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]:
@@ -335,8 +319,11 @@ def require_in_place(
             raise LoadError(
                 f"load.rules routes {'.'.join(name)} to {'.'.join(new)}, and on target {connection.name} its rows "
                 f"are in {'.'.join(old)}: they would be in two places",
-                hint="put the rule back as it was (the target's table `rule` has it); or, with the new one, `pumphouse "
-                "restore --into target --to latest` builds the target anew",
+                hint=advice.saying(
+                    "put the rule back as it was (the target's table `rule` has it); or, with the new one, {} builds "
+                    "the target anew",
+                    advice.restore(to="latest", into=advice.THIS),
+                ),
                 table=".".join(name),
                 target=connection.name,
             )

@@ -8,6 +8,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from pumphouse import advice
 from pumphouse.errors import RowRejected
 from pumphouse.loader.blob import ENTRIES, Blob, blobs_of
 from pumphouse.loader.columns import shown
@@ -87,7 +88,7 @@ def _no_such_rows(head: UnitHead, gone: pa.Table) -> RowRejected:
     row = {name: shown(value) for name, value in gone.select(columns).slice(0, 1).to_pylist()[0].items()}
     return RowRejected(
         f"{head.db}.{head.table} has no key, and the log deletes {gone.num_rows} rows that the dump lacks, as {row}",
-        hint="take a new dump: pumphouse archive dump; give the table a primary key if it happens again",
+        hint=("take a new dump: ", advice.dump(), "; give the table a primary key if it happens again"),
         table=f"{head.db}.{head.table}",
         rows=[row],
         reason="no such row",

@@ -16,7 +16,7 @@ from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Plan, UnitId
 from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
 from pumphouse.model.tso import Tso
-from pumphouse.settings import Settings, TargetSettings
+from pumphouse.settings import TargetSettings
 
 # Why a target is incomplete whose first load was begun.
 BEGINNING = "the first load has not ended"
@@ -36,10 +36,11 @@ def our_schemas(own: str) -> tuple[str, str, str]:
     return own, parts_schema(own), parts_schema(own, DRILL_SUFFIX)
 
 
-def parts_schemas(settings: Settings) -> frozenset[str]:
-    """What those of restores of parts and of drills may be called on any server of the settings, in lower case."""
-    sections = (TargetSettings(), settings.target, settings.restore_target, *settings.targets.values())
-    return frozenset(name.lower() for each in sections for name in our_schemas(each.schema_name)[1:])
+def parts_schemas(targets: Iterable[TargetSettings]) -> frozenset[str]:
+    """What those of restores of parts and of drills may be called on any of these servers, in lower case."""
+    return frozenset(
+        name.lower() for each in (TargetSettings(), *targets) for name in our_schemas(each.schema_name)[1:]
+    )
 
 
 class TargetState(StrEnum):

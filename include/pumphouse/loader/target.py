@@ -23,6 +23,7 @@ from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
 from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, Session, connect, place
+from pumphouse.mysql.connection import named_in
 from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
@@ -227,7 +228,7 @@ class TargetConnection:
             found = condition_of(code, str(error))
             raise TargetUnavailable(
                 f"target {where} {'takes no session now' if found else 'does not answer'}: {error}",
-                hint=found.remedy if found else _CHECK,
+                hint=found.remedy if found else (_CHECK, named_in(section)),
                 target=where,
             ) from error
         target = cls(settings, connection)
@@ -438,7 +439,7 @@ class TargetConnection:
             ) from error
 
 
-_CHECK = "is it running? check host, port or unix_socket in [target] (for `pumphouse restore`: [restore_target])"
+_CHECK = "is it running? check host, port or unix_socket in "
 _AGAIN = "run the same again: it goes on where it was"
 
 

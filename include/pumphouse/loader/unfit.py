@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from pumphouse import advice
 from pumphouse.errors import LoadError
 from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.rules import Rules
@@ -71,8 +72,10 @@ def require_state(connection: TargetConnection) -> None:
         raise LoadError(
             f"the table {db}.{name} of target {connection.name}, which keeps the state of the load, is of the engine "
             f"{engine}, which has no transactions",
-            hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there. Was it so while loads ran, nobody knows "
-            "what they left: `pumphouse restore --into target --to …`",
+            hint=(
+                f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there; if loads ran while it was so: ",
+                advice.RESTORE_THIS,
+            ),
             target=connection.name,
         )
 
@@ -85,8 +88,10 @@ def require_transactional(connection: TargetConnection, db: str, name: str) -> N
         raise LoadError(
             f"the table {db}.{name} of target {connection.name} is of the engine {engine}, which has no "
             "transactions: the rows of a load that is killed would come twice",
-            hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there, and run this again. Was it so while "
-            f"loads ran, `pumphouse load --resync {db}.{name}` makes it anew",
+            hint=(
+                f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there; then, if loads ran while it was so: ",
+                advice.load(resync=f"{db}.{name}"),
+            ),
             target=connection.name,
             table=f"{db}.{name}",
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse import advice
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import RowRejected
 from pumphouse.loader import literals
@@ -258,8 +259,10 @@ def _explain(
     named = [] if row is None or row >= batch.num_rows else [_name_row(batch, row, head.key)]
     return RowRejected(
         f"{head.db}.{head.table} did not take its rows: {rejected.reason}" + (f"; row {named[0]}" if named else ""),
-        hint=f"`pumphouse diff --schema {head.db}` compares its columns and rows with the source's; "
-        "SHOW CREATE TABLE shows its keys and collations",
+        hint=(
+            advice.compare(head.db),
+            " compares its columns and rows with the source's; SHOW CREATE TABLE shows its keys and collations",
+        ),
         table=f"{head.db}.{head.table}",
         rows=named,
         reason=rejected.reason,
@@ -272,7 +275,7 @@ def other_shape(error: StatementFailed, db: str, table: str) -> RowRejected | No
         return None
     return RowRejected(
         f"{db}.{table} is not there as the load left it: {error.message}",
-        hint=f"`pumphouse diff --schema {db}` compares its columns with the source's",
+        hint=(advice.compare(db), " compares its columns with the source's"),
         table=f"{db}.{table}",
         rows=[],
         reason=error.message,

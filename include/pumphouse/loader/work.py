@@ -16,6 +16,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.view import ArchiveView
@@ -25,7 +26,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import Predicate, key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
-from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint, park_hint
+from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -208,9 +209,9 @@ def works_between(
                 try:
                     require_known(stop)
                 except UnknownDdl as error:
-                    error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
+                    error.add_hint(ddl_hint(stop.job.id))
                     if stop.brings_rows:
-                        error.hint = anew_hint(".".join(stop.changes[0].known.name))
+                        error.advice = anew_hint(".".join(stop.changes[0].known.name))
                     raise
         work = _merge_work(view, after, end, task, settings, rules)
         yield work if mode is Mode.MERGE else replace(work, plan=replace(work.plan, mode=mode, buckets={}))
@@ -253,7 +254,10 @@ def open_work(
         raise LoadError(
             f"plan {plan.number} of task {plan.task} went beyond the DDL at {show(first.commit_ts)} without it: the "
             f"schema history did not have it then: {first.job.query}",
-            hint=f"the others go on when what it changed is left out: {'; '.join(map(park_hint, tables))}",
+            hint=(
+                "the others go on when what it changed is left out: ",
+                *(advice.Rule("park", table=name) for name in tables),
+            ),
             target=target,
             tables=tables,
             differing=[show(event.commit_ts) for event in missing[:5]],

@@ -18,6 +18,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR
 from pymysql.err import MySQLError, OperationalError
 
+from pumphouse import advice
 from pumphouse.errors import AccessDenied, BinlogError, ConfigError
 from pumphouse.mysql.session import Session, begin
 from pumphouse.settings import ServerSettings
@@ -43,11 +44,6 @@ _ASKS_ONE = re.compile(rb"\s*SELECT\b(?!.*\b(?:FROM|INTO)\b)", re.IGNORECASE | r
 _NOT_LET_IN = {1045, 1129, 1130, 1251, 1698, 1820, 1862, 2059, 3118, 4151}
 # On a database, a table, a column, a routine, or of the server as a whole.
 NO_RIGHT = frozenset({1044, 1142, 1143, 1227, 1370, 1410})
-# What names user and password of a section in the settings.
-_NAMED = {
-    "schema": "schema.history, and schema.history_password",
-    "target": "user and password in [target] (for `pumphouse restore`: [restore_target])",
-}
 
 
 class NoSense(OperationalError):
@@ -121,15 +117,23 @@ def connect(
     return connection
 
 
+def named_in(section: str) -> advice.Section:
+    """What names a server; ``target`` is the one of the run."""
+    return advice.Section(advice.THIS if section == advice.TARGET else section)
+
+
 def denied(error: MySQLError, server: ServerSettings, section: str) -> AccessDenied | None:
     """The error that says so where a server does not let the user in or lacks a right for it; None of other ones."""
     code = error.args[0] if error.args else 0
     if code not in _NOT_LET_IN | NO_RIGHT:
         return None
-    named, right = _NAMED.get(section, f"user and password in [{section}]"), code in NO_RIGHT
+    named: advice.Hint = ("check user and password in ", named_in(section))
+    if section == "schema":
+        named = ("check schema.history, and schema.history_password",)
+    right = code in NO_RIGHT
     return AccessDenied(
         f"{place(server)} of [{section}] does not let us {'do this' if right else 'in'}: {error.args[-1]}",
-        hint="grant that to the user" if right else f"check {named}",
+        hint="grant that to the user" if right else named,
         server=place(server),
     )
 

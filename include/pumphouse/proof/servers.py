@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive.proofs import MODULUS, ProvenRange, Sums
 from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, UsageError
 from pumphouse.loader.state import TargetState, open_plan, read_all
@@ -83,7 +84,7 @@ def require_known(dialect: Dialect, name: str) -> None:
     if dialect is Dialect.TIDB:
         raise UsageError(
             f"target {name} is a TiDB, whose checksums this release cannot ask for",
-            hint="pumphouse diff compares it with the source",
+            hint="`pumphouse diff` compares it with the source",
         )
 
 
@@ -117,7 +118,7 @@ def stand_of(connection: TargetConnection, task: str) -> Stand:
         raise TargetBusy(
             f"target {name} is between {show(plan.from_ts)} and {show(plan.to_ts)}: plan {plan.number} of task {task} "
             "is under way",
-            hint="run this again when the load has ended; if it was killed, `pumphouse load` ends it",
+            hint=("run this again when the load has ended; if it was killed, ", advice.load(), " ends it"),
             target=name,
             holder=task,
         )

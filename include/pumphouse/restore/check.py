@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader import state
@@ -25,6 +26,7 @@ from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.unfit import of_the_server, require_engine
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import show
+from pumphouse.mysql.connection import named_in
 from pumphouse.restore.parts import TASK, PartsPlan
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
@@ -153,7 +155,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
     """Look at the target, and change nothing.
 
     Args:
-        settings: all of them: the target is compared with the other servers that they name.
+        settings: every server that they name: the target is compared with the others.
         into: the section whose server is replaced.
         plan: what would be carried out.
         view: the archive that the plan was made from.
@@ -247,7 +249,11 @@ def _require_none(target: TargetSettings, *problems: str) -> None:
     if problems:
         raise RestoreError(
             f"{address(target)} cannot take this restore: {'; '.join(problems)}",
-            hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
+            hint=(
+                "nothing was changed; put it right, then ",
+                advice.restore(into=advice.THIS, dry_run=True),
+                " looks again",
+            ),
             problems=list(problems),
         )
 
@@ -259,25 +265,25 @@ def _tell_apart(
     connection: TargetConnection, settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView
 ) -> Iterator[str]:
     """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
-    check = f"correct [{into}] (in Airflow: the connection)"
-    known = list(sources(settings))
-    for what, source in known:
-        yield from _refuse(connection, what, source, same_server(connection, source), check)
+    check: advice.Hint = ("correct ", named_in(into))
+    known = list(sources(settings.source, settings.history))
+    for what, section, source in known:
+        yield from _refuse(connection, what, source, same_server(connection, source, section), check)
     if not known and not settings.cluster.url.startswith("pd://"):  # of that one, `is_cluster` knows the servers
         yield "the source: no settings name it ([source], or a table as schema.history)"
-    others: list[tuple[str, NamedTarget, str]] = []
+    others: list[tuple[str, str, NamedTarget, advice.Hint]] = []
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
-        means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
-        others.append(("the target of loads, [target]", settings.with_rules, means))
+        means = advice.joined(check, ("to build what loads keep up to date anew: ", advice.restore(into=advice.TARGET)))
+        others.append(("the target of loads, [target]", advice.TARGET, settings.with_rules, means))
     for name, each in settings.targets.items():
         section = "target" if name == "target" else f"targets.{name}"
-        others.append((f"another target of loads, [{section}]", each, check))
+        others.append((f"another target of loads, [{section}]", section, each, check))
     if not others and into == "restore_target":
         yield "the targets of loads: no settings name one"
     dropped = [*plan.dropped(connection.settings.schema_name), *places_beside(connection, plan, view)]
-    for what, other, hint in others:
+    for what, section, other, hint in others:
         shared = shared_with(
-            connection, other, cluster_id=view.genesis.cluster_id, names=view.databases, databases=dropped
+            connection, other, section, cluster_id=view.genesis.cluster_id, names=view.databases, databases=dropped
         )
         yield from _refuse(connection, what, other, shared, hint)
     if is_cluster(connection, settings.cluster.url):
@@ -288,7 +294,7 @@ def _tell_apart(
 
 
 def _refuse(
-    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: str
+    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: advice.Hint
 ) -> Iterator[str]:
     why, note = found
     if why:
@@ -379,7 +385,8 @@ def _statements(
         try:
             render(routes.event(event), dialect, keep_schema=own)
         except SchemaError as error:
-            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {ddl_hint(event.job.id)}"
+            way = advice.worded(ddl_hint(event.job.id))
+            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {way}"
         databases += [event.db_after] if event.db_after is not None else []
         tables += [change.after for change in event.changes if change.after is not None]
     for info in databases:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.codec.datum import kind_of
@@ -65,6 +66,7 @@ from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 
 # Task of the rows in our tables there.
 TASK = PARTS_TASK
+_WHOLE = ("restore the whole onto ", advice.Section(advice.RESTORE_TARGET), ", a server of its own: ", advice.restore())
 _ROWS_OTHERWISE = "restore the whole table, without --key, and take rows from the copy by SQL"
 
 
@@ -311,7 +313,7 @@ def plan_parts(
         settings,
         rules,
         what=f"{', '.join(sorted(names))} cannot be restored apart from the rest",
-        hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+        hint=_WHOLE,
     )
     if chosen.where:
         _require_one_key(view, base, to, every, versions[0], chosen.where)
@@ -406,7 +408,7 @@ def _require_no_statements(rules: Iterable[LoadRule]) -> None:
             raise RestoreError(
                 f"a rule replaces the DDL {rule.ddl} by statements of its own, which name the tables as they are "
                 "called on a target: a restore of parts would change those",
-                hint="restore the whole onto a server of its own ([restore_target]): `pumphouse restore --to …`",
+                hint=_WHOLE,
             )
 
 

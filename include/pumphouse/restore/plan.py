@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.archive.windows import Windows
@@ -339,10 +340,11 @@ def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | 
 def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
     """Why no dump leads to a moment."""
     start, end, why = view.kept.start, view.end, ""
+    hint: advice.Part | advice.Hint
     if not view.bases:
         return RestoreError(
             "the archive holds no dump of the tables that there were when it began: there is nothing to restore from",
-            hint="take one, and every moment after it can be restored: `pumphouse archive dump`",
+            hint=("take one, and every moment after it can be restored: ", advice.dump()),
         )
     first = view.bases[0].ts
     if target_ts < first and view.kept.base is not None:
@@ -358,15 +360,16 @@ def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | Non
         hint = lacking_hint(lacking.name)
     elif target_ts <= end:
         why = "a table was brought back after the dump that lacks it, and "
-        hint = "take a new dump: `pumphouse archive dump`"
+        hint = ("take a new dump: ", advice.dump())
     elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
         why = "it lies in the future, and "
         hint = "`--to latest` (in the form: latest) restores to the archive's end"
     else:
         # Not "up to now, then try again": now is always behind the end.
-        hint = (
-            "`--to latest` (in the form: latest) restores to the archive's end, which always lies before now; "
-            "`pumphouse snapshot` first takes in what was written since"
+        hint = advice.saying(
+            "`--to latest` (in the form: latest) restores to the archive's end, which always lies before now; {} first "
+            "takes in what was written since",
+            advice.SNAPSHOT,
         )
     return TargetUnreachable(
         f"{show(target_ts)} cannot be restored: {why}the archive covers {show(start)} to {show(end)}",

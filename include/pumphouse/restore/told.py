@@ -168,8 +168,7 @@ def _rules(plan: RestorePlan) -> Iterator[Fact]:
 
 
 def _steps(load: LoadReport, most: int) -> Fact:
-    done = [f"{each['what']}{' (done before)' if each['state'] == 'done before' else ''}" for each in load.steps]
-    return Fact(name="steps", value=str(len(done)), below=_some(done or ["nothing to do"], most))
+    return Fact(name="steps", value=str(len(load.steps)), below=_some(load.step_lines(), most))
 
 
 def _proving(proving: ProofPlan | None, most: int) -> Iterator[Fact]:

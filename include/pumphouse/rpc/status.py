@@ -27,6 +27,7 @@ _RETRY_DELAY_S = 1
 # Trailers are limited to 8 KiB by default peers.
 _LONGEST_TEXT = 1500
 _HINT = "hint"
+_OWN = {"self", *dir(BinlogError(""))}
 
 Code = grpc.StatusCode
 
@@ -91,7 +92,7 @@ def abort_details(error: BinlogError) -> Abort:
     for name, value in error.facts.items():
         if value is not None:
             info.metadata[name] = _as_text(value)
-    if error.hint:
+    if error.hint:  # as the command line says it: no client of a Pump is Airflow
         info.metadata[_HINT] = error.hint[:_LONGEST_TEXT]
     message = error.message[:_LONGEST_TEXT]
     status = status_pb2.Status(code=code.value[0], message=message, details=[_pack(info)])
@@ -237,9 +238,10 @@ def _from_details(metadata: Iterable[tuple[str, str | bytes]]) -> BinlogError | 
         info = error_details_pb2.ErrorInfo()
         for detail in status.details:
             if detail.Unpack(info) and info.domain == DOMAIN:
-                facts = {name: _from_text(name, text) for name, text in info.metadata.items()}
-                hint = facts.pop(_HINT, "")
-                return _CLASS_OF.get(info.reason, errors.PumpError).rebuild(status.message, str(hint), facts)
+                # A peer's fact takes the place of nothing that an error has.
+                facts = {name: _from_text(name, text) for name, text in info.metadata.items() if name not in _OWN}
+                kind = _CLASS_OF.get(info.reason, errors.PumpError)
+                return kind.rebuild(status.message, info.metadata[_HINT], facts)
     return None
 
 

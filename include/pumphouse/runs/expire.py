@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pumphouse.archive.copied import held_by_copy
-from pumphouse.archive.expire import ExpireReport, Tick, delete_orphans, expire
+from pumphouse.archive.expire import Ages, ExpireReport, Tick, delete_orphans, expire
 from pumphouse.archive.retention import Hold, Policy
 from pumphouse.errors import UsageError
 from pumphouse.loader.needs import needs_of
@@ -68,14 +68,18 @@ def run(
             holds += held_by_copy(archive, copy_at(settings, settings.archive.copy_root, archive), COPY)
         now = parts.cluster.tso()
         return expire(
-            archive, settings, policy, holds, now=now, orphans=orphans, dry_run=dry_run, shown=shown, tick=tick
+            archive, _ages(settings), policy, holds, now=now, orphans=orphans, dry_run=dry_run, shown=shown, tick=tick
         )
+
+
+def _ages(settings: Settings) -> Ages:
+    return Ages(grace_s=settings.retention.grace_s, resume_s=settings.dump.resume_s)
 
 
 def orphans(settings: Settings) -> dict[str, Any]:
     """Delete what killed tasks left, and nothing else: a JSON object that says what it was, some of it by name."""
     with Parts(settings) as parts:
-        waste = delete_orphans(parts.archive, settings)
+        waste = delete_orphans(parts.archive, _ages(settings))
     names = [each.info.key for each in waste[:_SHOWN]]
     return {"objects": len(waste), "bytes": sum(each.info.size for each in waste), "orphans": names}
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO
 
+from pumphouse import advice
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
@@ -183,7 +184,7 @@ def _view(archive: Archive, sought: Sought) -> ArchiveView:
     if view is None or sought.upto > view.end:
         raise TargetUnreachable(
             f"the archive ends at {show(archive.end())}, before {show(sought.upto)}",
-            hint="`pumphouse snapshot` archives what came since; then run this again",
+            hint=(advice.SNAPSHOT, " archives what came since; then run this again"),
         )
     return view
 
@@ -200,7 +201,7 @@ def _moment(there: TargetConnection, settings: Settings, archive: Archive, sough
     if stand.at < sought.upto:
         raise UsageError(
             f"target {there.name} is at {show(stand.at)}, and has not come to {show(sought.upto)}",
-            hint="`pumphouse load` first",
+            hint=(advice.load(), " first"),
         )
     return Tso(min(stand.at, end))
 

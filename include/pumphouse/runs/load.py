@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import structlog
 
+from pumphouse import advice
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import give_up, own_target, require_ours
-from pumphouse.loader.apart import require_not_source, shared_with
+from pumphouse.loader.apart import require_not_source, shared_with, sources
 from pumphouse.loader.begin import is_beginning, plan_equal, plan_first, ready_at, require_new
 from pumphouse.loader.failed import noting
 from pumphouse.loader.fence import Ownership, raise_again
@@ -22,7 +23,7 @@ from pumphouse.loader.names import passing_own
 from pumphouse.loader.planner import plan_abandon, plan_load, plan_repeat
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import plan_resync
-from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rule_text, rules_of_run
+from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rules_of_run
 from pumphouse.loader.state import NOTHING_RECORDED, Standing, end_follow, is_known, read_standing
 from pumphouse.loader.steps import Given, Steps
 from pumphouse.loader.target import TargetConnection
@@ -201,8 +202,8 @@ def _left_out_until_the_end(table: str, given: Given | None = None) -> Iterator[
         yield
     except LoadError as error:
         if table and (given is None or given.rules.left_out(table.lower()) is not None):
-            again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
-            error.hint = f"{again}; {error.hint}" if error.hint else again
+            again = (f"{table} is left out until ", advice.load(resync=table), " has ended: run it again")
+            error.advice = advice.joined(again, error.advice)
         raise
 
 
@@ -223,11 +224,11 @@ def _require_new(
             target=connection.name,
         )
     if equal_at is not None:
-        require_not_source(connection, settings)
+        require_not_source(connection, sources(settings.source, settings.history), settings.cluster.url)
         return
     unknown = ""
     try:
-        require_not_source(connection, settings)
+        require_not_source(connection, sources(settings.source, settings.history), settings.cluster.url)
     except ConfigError as error:  # where nobody can tell, nothing that is there is touched
         unknown = error.message
     try:
@@ -237,16 +238,18 @@ def _require_new(
             return
         places = routes_of(rules).places(view.databases)
         for name, other in settings.targets.items():
+            section = "target" if name == "target" else f"targets.{name}"
             why, _ = shared_with(
-                connection, other, cluster_id=view.genesis.cluster_id, names=view.databases, databases=places
+                connection, other, section, cluster_id=view.genesis.cluster_id, names=view.databases, databases=places
             )
             if why:
-                section = "target" if name == "target" else f"targets.{name}"
                 raise LoadError(
                     f"target {connection.name} is another target of loads, [{section}]: {why}. Nothing was changed",
-                    hint="give the databases other names there by rules "
-                    f"({rule_text('route', database='…', to='…')}) and the section a schema_name of its own, or "
-                    "correct its host and port",
+                    hint=(
+                        "give the databases other names there by rules (",
+                        advice.Rule("route", database=advice.ANY, to=advice.ANY),
+                        ") and the section a schema_name of its own, or correct its host and port",
+                    ),
                     target=connection.name,
                 ) from None
         raise
@@ -268,7 +271,7 @@ def _require_covered(view: ArchiveView, to: Tso | None) -> None:
     if to is not None and to > end:
         raise UsageError(
             f"the archive ends at {show(end)}, asked for {show(to)}",
-            hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
+            hint=("without an end (`--to`) it loads all of the archive; ", advice.SNAPSHOT, " extends that"),
         )
     if to is not None and to < start:
         raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}{view.kept.aside(to)}")

@@ -107,7 +107,7 @@ def run(
         check = check_target(settings, into, plan, view)
         if check.notes:
             log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
-        with TargetConnection.open(target, owner=not dry_run) as connection:
+        with TargetConnection.open(target, owner=not dry_run, section=into) as connection:
             # By an earlier run of this command, whose load has not ended: nothing is dropped.
             restored = on is not None and not anew and state.is_ready_with(connection, task, on.digest)
             owner, digest = None, plan.steps(given).followed(on).digest()

@@ -145,7 +145,7 @@ class _Folder:
         except SchemaError as error:
             if "job_id" in error.facts:
                 raise
-            raise SchemaError(f"DDL job {job.id}: {error.message}", hint=error.hint, job_id=job.id) from error
+            raise SchemaError(f"DDL job {job.id}: {error.message}", hint=error.advice, job_id=job.id) from error
         except MISREAD as error:
             raise misread(job, error) from error
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from pumphouse import advice
 from pumphouse.errors import SchemaError, UnknownDdl
 from pumphouse.model.table import MISREAD, TableInfo, misread
 from pumphouse.model.tso import show
@@ -590,7 +591,7 @@ def _drop_schema(out: _Rendering) -> None:
     if info.name.lower() == out.keep_schema.lower():
         raise SchemaError(
             f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
-            hint="set target.schema_name to a name that the source does not use",
+            hint=("set schema_name in ", advice.Section(), " to a name that the source does not use"),
         )
     for before in (change.before for change in out.event.changes if change.before is not None):
         if _waits(out, before):

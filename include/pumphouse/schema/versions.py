@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pumphouse import advice
 from pumphouse.errors import HistoryUnavailable
 from pumphouse.model.table import DbInfo, Job, TableInfo
 from pumphouse.model.tso import Tso, show
@@ -41,7 +42,7 @@ def running_at_genesis(job_id: int, finished_ts: int, end: Tso) -> HistoryUnavai
     return HistoryUnavailable(
         f"DDL job {job_id} was running at genesis; it is placed when the archive has passed {show(Tso(finished_ts))}, "
         f"it ends at {show(end)}",
-        hint="pumphouse snapshot",
+        hint=advice.SNAPSHOT,
         job_id=job_id,
     )
 

@@ -14,7 +14,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.copied import held_by_copy
 from pumphouse.archive.copying import CopyReport, copy_archive
 from pumphouse.archive.copyof import CopyOf, read_copy_of
-from pumphouse.archive.expire import expire
+from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.layout import COPY
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
@@ -27,7 +27,7 @@ from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
-from pumphouse.settings import ArchiveSettings, LoadSettings, Settings
+from pumphouse.settings import ArchiveSettings, LoadSettings
 from tests.support import formats
 from tests.support.agedarchive import Aged, aged, require_restorable
 from tests.support.killed import Killed
@@ -191,7 +191,7 @@ def test_two_at_once_put_the_same(archive: Archive, there: MemoryStore, made: Ag
 
 def test_what_expires_in_the_archive_stays_in_the_copy(archive: Archive, there: MemoryStore, made: Aged) -> None:
     run(archive, there)
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     assert archive.range().number == 1
     after = run(archive, there)
     assert (after.windows, after.bases, after.only_here) == (
@@ -213,7 +213,7 @@ def test_what_expires_in_the_archive_stays_in_the_copy(archive: Archive, there: 
 
 
 def test_a_late_copy_is_killed_at_every_write_too(archive: Archive) -> None:
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     for write in range(0, len(writes(archive)), 2):
         there = killed_at(archive, write)
         if at(there, archive).begun():
@@ -229,7 +229,7 @@ def test_an_expiry_meanwhile_makes_the_run_look_again(archive: Archive, there: M
         del verb
         if "segments/" in key and not expired:
             expired.append(1)
-            expire(at(_of(archive), archive), Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+            expire(at(_of(archive), archive), Ages(), Policy(bases=1), (), now=archive.end(), who="me")
 
     there.before = later
     report = run(archive, there)
@@ -251,7 +251,7 @@ def test_a_copy_that_was_left_behind_an_expiry_is_kept_as_it_is(
     at(_of(archive), archive).write_head(second)
     run(archive, there)
     _of(archive).objects = whole
-    expire(at(_of(archive), archive), Settings(), Policy(bases=1), (), now=made.source.archive.end(), who="me")
+    expire(at(_of(archive), archive), Ages(), Policy(bases=1), (), now=made.source.archive.end(), who="me")
     before = dict(there.objects)
     with pytest.raises(BadManifest, match="has let go of the windows from there"):
         run(archive, there)
@@ -396,7 +396,7 @@ def folded_early(tmp_path_factory: pytest.TempPathFactory) -> Aged:
 
 def test_a_copy_that_begins_with_a_folded_base_has_it_whenever_the_copying_ends(folded_early: Aged) -> None:
     archive = folded_early.in_memory()[1]
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     kept, begun = archive.range(), 0
     assert kept.base is not None
     assert kept.start == kept.base.ts
@@ -417,9 +417,9 @@ def test_each_run_sees_what_the_copy_has_lost_also_what_the_archive_let_go_of(
     archive: Archive, there: MemoryStore, prefix: str
 ) -> None:
     if prefix in ("ddl/expired/", "range/"):
-        expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+        expire(archive, Ages(), Policy(bases=2), (), now=archive.end(), who="me")
     run(archive, there)
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     whole = dict(there.objects)
     gone = set(whole) - set(_of(archive).objects)
     candidates = [
@@ -457,7 +457,7 @@ def test_expiry_keeps_what_the_copy_lacks(archive: Archive, there: MemoryStore, 
 
     def expired() -> Range:
         held = held_by_copy(archive, copy, "archive.copy_root")
-        expire(archive, Settings(), policy, held, now=archive.end(), who="me")
+        expire(archive, Ages(), policy, held, now=archive.end(), who="me")
         return archive.range()
 
     assert expired().number == 0, "there is none"
@@ -488,7 +488,7 @@ def test_the_genesis_of_a_copy_comes_back_and_what_it_has_stays_in_sight(
     archive: Archive, there: MemoryStore, made: Aged, full: bool
 ) -> None:
     run(archive, there)
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     run(archive, there)
     whole = dict(there.objects)
     del there.objects[f"{archive.cluster_id}/genesis.json"]
@@ -502,7 +502,7 @@ def test_the_genesis_of_a_copy_comes_back_and_what_it_has_stays_in_sight(
 def test_a_copy_json_that_is_damaged_is_made_again_and_one_that_is_lost_is_refused(
     archive: Archive, there: MemoryStore
 ) -> None:
-    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=2), (), now=archive.end(), who="me")
     run(archive, there)
     whole, key = dict(there.objects), f"{archive.cluster_id}/{COPY}"
     there.objects[key] = whole[key][:-5]
@@ -525,7 +525,7 @@ def test_a_copy_json_that_is_damaged_is_made_again_and_one_that_is_lost_is_refus
 
 def test_marks_come_into_the_copy_and_its_range_stays_its_own(archive: Archive, there: MemoryStore) -> None:
     run(archive, there)
-    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), who="me")
+    expire(archive, Ages(), Policy(bases=2), (), now=archive.end(), who="me")
     base = archive.range().base
     assert base is not None
     mark(at(_of(archive), archive), base.ts, "audit", who="me")

@@ -13,7 +13,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, TableWithout
 from pumphouse.archive.drills import Drill, write_drill
-from pumphouse.archive.expire import ExpireReport, delete_orphans, expire
+from pumphouse.archive.expire import Ages, ExpireReport, delete_orphans, expire
 from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.marks import mark, unmark
@@ -38,7 +38,7 @@ from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
-from pumphouse.settings import LoadSettings, Settings
+from pumphouse.settings import LoadSettings
 from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
 from tests.support.killed import Killed
 from tests.support.memorystore import MemoryStore
@@ -67,7 +67,7 @@ def archive(world: tuple[MemoryStore, Archive]) -> Archive:
 
 
 def run(archive: Archive, policy: Policy = NEWEST, *holds: Hold, dry_run: bool = False) -> ExpireReport:
-    return expire(archive, Settings(), policy, holds, now=archive.end(), dry_run=dry_run, who="me@here")
+    return expire(archive, Ages(), policy, holds, now=archive.end(), dry_run=dry_run, who="me@here")
 
 
 def fresh(archive: Archive) -> Archive:
@@ -199,18 +199,18 @@ def test_a_dry_run_says_what_goes_and_nothing_goes(archive: Archive, store: Memo
 @pytest.mark.row("A5")
 def test_days_keep_the_dump_that_the_oldest_of_them_needs(archive: Archive, made: Aged) -> None:
     now = compose(physical_ms(made.dumps[2]) + 3 * 86_400_000 - 1)
-    expired = expire(archive, Settings(), Policy(days=3), (), now=now, who="me@here")
+    expired = expire(archive, Ages(), Policy(days=3), (), now=now, who="me@here")
     assert expired.restorable_from == made.dumps[1]
-    expired = expire(archive, Settings(), Policy(days=3), (), now=Tso(now + (2 << 18)), who="me@here")
+    expired = expire(archive, Ages(), Policy(days=3), (), now=Tso(now + (2 << 18)), who="me@here")
     assert expired.restorable_from == made.dumps[2]
 
 
 @pytest.mark.row("A5")
 def test_of_dumps_and_days_whatever_one_of_them_wants_is_kept(archive: Archive, made: Aged) -> None:
     long = compose(physical_ms(made.dumps[-1]) + 86_400_000 * 99)
-    report = expire(archive, Settings(), Policy(bases=2, days=1), (), now=long, dry_run=True)
+    report = expire(archive, Ages(), Policy(bases=2, days=1), (), now=long, dry_run=True)
     assert report.restorable_from == made.dumps[-2]
-    report = expire(archive, Settings(), Policy(bases=1, days=100), (), now=long, dry_run=True)
+    report = expire(archive, Ages(), Policy(bases=1, days=100), (), now=long, dry_run=True)
     assert report.restorable_from == made.dumps[0]
     assert "days" in report.why_nothing
 
@@ -660,7 +660,7 @@ def test_who_deletes_orphans_lets_nothing_expire(archive: Archive, store: Memory
     left = layout.segment_key(archive.windows()[1].start, archive.windows()[1].planned_end, "pump-0", "dead", 0)
     archive.store.put(left, b"x")
     store.put_s[f"{archive.cluster_id}/{left}"] = 0.0
-    assert left in {each.info.key for each in delete_orphans(archive, Settings())}
+    assert left in {each.info.key for each in delete_orphans(archive, Ages())}
     assert fresh(archive).range().start == archive.genesis().ts, "the target's windows stay"
     windows = {key for key in before if "/windows/" in key or "/segments/" in key or "/base/" in key}
     assert windows <= store.objects.keys()
@@ -768,7 +768,7 @@ def test_a_dump_whose_document_is_lost_is_not_one_that_was_given_up(archive: Arc
     store.put_s = dict.fromkeys(store.objects, 0.0)
     parts = [each.key for table in newest.tables for each in table.segments]
     run(archive)
-    delete_orphans(archive, Settings())
+    delete_orphans(archive, Ages())
     there = {each.key for each in archive.store.list(layout.BASE)}
     assert {*parts, objects} <= there
 
@@ -783,7 +783,7 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     archive.store.put(layout.fold_note(killed, "a"), note.to_json())
     for key in parts:
         archive.store.put(key, b"x")
-    assert delete_orphans(archive, Settings()) == ()  # a fold that runs
+    assert delete_orphans(archive, Ages()) == ()  # a fold that runs
     held = "\n".join(run(archive, dry_run=True).held)
     assert f"fold that was begun at {killed}" in held
     assert f"`pumphouse archive base --at {int(killed)}` ends it; killed, it holds for 48 h" in held
@@ -791,7 +791,7 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     assert begun_and_live(archive, now_s=0.0, for_s=1.0) == []
     archive.store.delete(layout.folded_document(killed))
     store.put_s = dict.fromkeys(store.objects, 0.0)
-    delete_orphans(archive, Settings())
+    delete_orphans(archive, Ages())
     there = {each.key for each in archive.store.list(layout.BASE)}
     assert parts[0] in there  # its document is lost
     assert there.isdisjoint({parts[1], layout.fold_note(killed, "a")})
@@ -804,7 +804,7 @@ def test_nothing_expires_when_the_dump_is_lost_that_the_range_begins_from(archiv
     archive.store.delete(key)
     store.put_s = dict.fromkeys(store.objects, 0.0)
     before = dict(store.objects)
-    for lost in (lambda: run(fresh(archive)), lambda: delete_orphans(fresh(archive), Settings())):
+    for lost in (lambda: run(fresh(archive)), lambda: delete_orphans(fresh(archive), Ages())):
         with pytest.raises(BadManifest, match="nothing expires") as refused:
             lost()  # type: ignore[no-untyped-call]
         assert key in str(refused.value)
@@ -826,9 +826,9 @@ def test_no_more_goes_than_somebody_has_agreed_to(archive: Archive, store: Memor
     shown = run(archive, Policy(bases=2), dry_run=True)
     before = dict(store.objects)
     with pytest.raises(ManifestConflict, match="more would expire"):
-        expire(archive, Settings(), NEWEST, (), now=archive.end(), shown=shown)
+        expire(archive, Ages(), NEWEST, (), now=archive.end(), shown=shown)
     assert store.objects == before
-    expire(archive, Settings(), Policy(bases=2), (), now=archive.end(), shown=shown)
+    expire(archive, Ages(), Policy(bases=2), (), now=archive.end(), shown=shown)
     assert archive.range().base.ts == made.dumps[-2]  # type: ignore[union-attr]
 
 

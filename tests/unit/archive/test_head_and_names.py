@@ -71,7 +71,7 @@ def test_a_head_that_is_missing_beside_windows_is_refused_and_written_again_by_a
     for read in (three.archive.end, three.archive.windows):
         with pytest.raises(BadManifest, match="HEAD is missing") as caught:
             read()
-        assert caught.value.hint == "pumphouse snapshot writes it again"
+        assert caught.value.hint == "`pumphouse snapshot` writes it again"
     assert [each.key for each in verify(three.archive).problems] == ["HEAD"]
     three.snapshot(until=last.end)
     assert three.store.objects[head_key(three)] == good
@@ -112,7 +112,7 @@ def test_a_damaged_head_is_refused_until_it_is_deleted(three, damage):
     for read in (three.archive.head, three.archive.last, three.archive.windows, three.snapshot):
         with pytest.raises(BadManifest, match="HEAD") as caught:
             read()
-        assert caught.value.hint == "delete it, pumphouse snapshot writes it again"
+        assert caught.value.hint == "delete it, `pumphouse snapshot` writes it again"
     assert [each.key for each in verify(three.archive).problems] == ["HEAD"]
     three.store.delete(head_key(three))
     three.snapshot()

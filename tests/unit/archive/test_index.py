@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from pumphouse.archive import commit, indexing, layout, settle
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import sha256
-from pumphouse.archive.expire import delete_orphans, expire
+from pumphouse.archive.expire import Ages, delete_orphans, expire
 from pumphouse.archive.head import Head
 from pumphouse.archive.index import Run, decode, encode, runs_in
 from pumphouse.archive.indexing import NEWEST, RUN, extend_index
@@ -32,7 +32,6 @@ from pumphouse.archive.windows import SCHEMA, Windows
 from pumphouse.errors import BadManifest, ObjectNotFound, StoreUnavailable
 from pumphouse.loader.work import pieces_of
 from pumphouse.model.tso import Tso
-from pumphouse.settings import Settings
 from tests.support.agedarchive import Aged, aged, plan_of, require_restorable
 from tests.support.madearchive import MadeSource, column
 from tests.support.manywindows import add_windows
@@ -112,15 +111,11 @@ class Indexed:
 
 def expiry(indexed: Indexed) -> None:
     archive = indexed.archive
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me@here")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me@here")
 
 
 def orphans(indexed: Indexed) -> None:
-    settings = Settings()
-    delete_orphans(
-        indexed.archive,
-        settings.model_copy(update={"retention": settings.retention.model_copy(update={"grace_s": -1.0})}),
-    )
+    delete_orphans(indexed.archive, Ages(grace_s=-1.0))
 
 
 @pytest.fixture
@@ -267,7 +262,7 @@ def test_a_run_that_says_otherwise_than_its_manifests_is_named(indexed: Indexed)
 
 def test_an_index_of_an_archive_that_expires_goes_with_its_windows(indexed: Indexed) -> None:
     archive = indexed.archive
-    expire(archive, Settings(), Policy(bases=1), (), now=archive.end(), who="me@here")
+    expire(archive, Ages(), Policy(bases=1), (), now=archive.end(), who="me@here")
     start = archive.range().start
     assert 0 < len(runs_in(archive.store)) < len(indexed.runs)
     assert all(run.end > start for run in runs_in(archive.store))

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from pumphouse.archive.skipping import binlog_skipped
-from pumphouse.settings import SchemaSettings, Settings
+from pumphouse.settings import TlsSettings
 
 
 @pytest.fixture
@@ -31,10 +31,6 @@ def tidb():
     server.server_close()
 
 
-def settings(url):
-    return Settings(schema=SchemaSettings(history=url))
-
-
 @pytest.mark.row("A2")
 @pytest.mark.parametrize(
     ("answer", "says"),
@@ -48,19 +44,18 @@ def settings(url):
 def test_a_tidb_that_skips_binlogs_is_asked_and_believed(tidb, answer, says):
     handler, url = tidb
     handler.answer = answer.encode()
-    assert binlog_skipped(settings(url)) is says
+    assert binlog_skipped(url, TlsSettings()) is says
 
 
 def test_nobody_is_asked_where_no_status_api_is_known():
-    assert binlog_skipped(Settings()) is None
-    assert binlog_skipped(settings("mysql://root@127.0.0.1:1/a.b")) is None
-    assert binlog_skipped(settings("http://127.0.0.1:9")) is None
+    for url in ("", "mysql://root@127.0.0.1:1/a.b", "http://127.0.0.1:9"):
+        assert binlog_skipped(url, TlsSettings()) is None
 
 
 @pytest.mark.row("A2")
 def test_the_manifest_says_that_binlogs_were_skipped(world, monkeypatch):
     world.pump()
     world.init()
-    monkeypatch.setattr("pumphouse.archive.commit.binlog_skipped", lambda _: True)
+    monkeypatch.setattr("pumphouse.archive.commit.binlog_skipped", lambda *_: True)
     assert world.snapshot()[0].binlog_skipped is True
     assert world.archive.windows()[0].binlog_skipped is True

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pumphouse.archive.expire import expire
+from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.retention import Policy
@@ -39,7 +39,6 @@ from pumphouse.export.transactions import merged
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
-from pumphouse.settings import Settings
 from tests.support import pbmessages
 from tests.support.agedarchive import aged
 from tests.support.madearchive import Churn, MadeSource, column, index, written_as
@@ -489,7 +488,7 @@ def test_an_export_from_before_what_is_kept_names_a_moment_that_it_can_begin_at(
     source = aged(tmp_path / "aged").source
     genesis, gone_on = source.archive.genesis().ts, out / "gone_on"
     export(source, gone_on, genesis, upto=Tso(source.archive.end() - 1))
-    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
     with pytest.raises(UsageError, match=r"on, and .* is before that; .* expired at .* by me@here") as refused:
         export(source, out, genesis)
     begin = str(refused.value.hint).removeprefix("--from ")

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from pumphouse.archive import segment
 from pumphouse.archive.base import TableWithout
-from pumphouse.archive.expire import expire
+from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
@@ -33,7 +33,7 @@ from pumphouse.loader.selection import key_of
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadSettings, Settings
+from pumphouse.settings import LoadSettings
 from spark_tasks.history import _keys as keys_of
 from spark_tasks.history import _question as question
 from tests.support import madearchive
@@ -321,7 +321,7 @@ def test_when_the_oldest_windows_have_expired_all_that_is_kept_is_told(tmp_path:
     source = aged(tmp_path).source
     genesis, end = source.archive.genesis().ts, source.archive.end()
     before = told("changes", "d.t", "--json", root=tmp_path).splitlines()
-    expire(source.archive, Settings(), Policy(bases=1), (), now=end, who="me@here")
+    expire(source.archive, Ages(), Policy(bases=1), (), now=end, who="me@here")
     start = source.archive.range().start
     after = told("changes", "d.t", "--json", root=tmp_path).splitlines()
     assert after == before[-len(after) :]
@@ -335,7 +335,7 @@ def test_when_the_oldest_windows_have_expired_all_that_is_kept_is_told(tmp_path:
 
 def test_a_row_that_no_change_tells_is_read_at_the_first_moment_that_a_base_leads_to(tmp_path: Path) -> None:
     source = aged(tmp_path).source
-    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
     archive = source.archive
     assert archive.range().start < (restorable_from(archive) or 0)  # so nothing tells the rows at the begin
     assert "no row of d.t has the key 987654" in told("versions", "d.t", "--key", "987654", root=tmp_path)

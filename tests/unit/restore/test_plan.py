@@ -114,6 +114,7 @@ def test_a_moment_behind_the_end_is_refused_with_a_way_out_that_works(ahead_ms: 
             genesis(), CHAIN, compose(wall_ms + ahead_ms), Timeline.empty(), wall=compose(wall_ms)
         )  # fmt: skip
     assert "--to latest" in unreachable.value.hint
+    assert "pumphouse restore" not in unreachable.value.hint, "into what, it does not know"
     assert ("lies in the future" in unreachable.value.message) is future
     assert ("pumphouse snapshot" in unreachable.value.hint) is not future, "a snapshot cannot reach the future"
 

@@ -210,5 +210,5 @@ def _document(target: Target, column: int, data: bytes) -> bytes:
     except CodecError as error:
         name = ".".join(target.source.name)
         raise CaptureRefused(
-            f"a value of {name}.{source.name}: {error.message}", hint=error.hint, table=name, column=source.name
+            f"a value of {name}.{source.name}: {error.message}", hint=error.advice, table=name, column=source.name
         ) from error

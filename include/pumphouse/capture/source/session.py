@@ -139,7 +139,7 @@ class Session:
             connection.close()
             refused = denied(error, server, section)
             if refused is not None:
-                refused.hint = "grant REPLICATION SLAVE and REPLICATION CLIENT on *.* to the user"
+                refused.advice = ("grant REPLICATION SLAVE and REPLICATION CLIENT on *.* to the user",)
                 raise refused from error
             raise SourceFailed(f"the source {place(server)}: {error}", source=place(server)) from error
         except OSError as error:

@@ -366,7 +366,7 @@ class Reader:
         try:
             yield
         except CaptureRefused as error:
-            raise CaptureRefused(f"{self._place()}: {error.message}", hint=error.hint, place=self._place()) from error
+            raise CaptureRefused(f"{self._place()}: {error.message}", hint=error.advice, place=self._place()) from error
 
     def _other(self, data: Bytes, base: int, begin: int, size: int, kind: int) -> None:
         body = data[begin + codes.HEADER : begin + size].tobytes() if kind != codes.FORMAT else b""
