@@ -21,7 +21,9 @@ from tests.support.mutants import ROOT, Mutant, missing_tests, read
 
 _LEFT_OUT = (".git", ".venv", "build", "dist", ".hypothesis", ".mypy_cache", ".ruff_cache")
 _FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
+# Of one mutant; the first run of all tests ends by the limits of each.
 _LONGEST_S = 900
+_SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 # Kernels lie compiled beside their sources, named by a digest: those of the checkout serve the copy, and what a mutant
 # changes is compiled for it alone.
 
@@ -53,7 +55,7 @@ def _wanted(mutant: Mutant, only: str) -> bool:
 def _run(mutants: list[Mutant], tree: Path) -> int:
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first their {len(tests)} tests on the code as it is", flush=True)
-    code, said = _pytest(tree, tests)
+    code, said = _pytest(tree, [*_SIDE_BY_SIDE, *tests], longest_s=None)
     if code:
         print(said[-4000:] + "\nwhat fails on the code as it is proves nothing")
         return 1
@@ -84,7 +86,7 @@ def _verdict(mutant: Mutant, tree: Path) -> str:
     return "SURVIVED" if code == 0 else f"ERROR, its tests could not run: {said[-1500:]}"
 
 
-def _pytest(tree: Path, tests: list[str]) -> tuple[int, str]:
+def _pytest(tree: Path, tests: list[str], *, longest_s: float | None = _LONGEST_S) -> tuple[int, str]:
     """Exit code and output. Processes that the tests start import from the copy too."""
     roots = os.pathsep.join(str(tree / each) for each in (".", "include", "plugins"))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rf", "--tb=short", "-p", "no:randomly", "--timeout=300"]
@@ -99,7 +101,7 @@ def _pytest(tree: Path, tests: list[str]) -> tuple[int, str]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_LONGEST_S,
+            timeout=longest_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
