@@ -81,13 +81,13 @@ mysql: $(STAMP)  ## A real MySQL for tests into build/mysql (root on a Debian, d
 	@$(BIN)/python -m tests.support.mysql
 
 test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
-	$(BIN)/pytest --server mysql tests/integration -q -m "not slow" -n $(WORKERS) --dist loadfile -rs
+	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "not slow" -n $(WORKERS) --dist loadfile -rs
 
 test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
 	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
-	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
+	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
@@ -101,7 +101,7 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
 	@$(BIN)/python -m tests.support.mysql --optional
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
-	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest --server mysql tests/integration tests/tidb -q -rs
+	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest --server mysql tests/integration tests/tidb tests/crash/test_capture_kill.py -q -rs
 
 demo: $(STAMP) servers ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
 	$(BIN)/python -m tests.e2e run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))

@@ -16,6 +16,7 @@ BinlogError
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ SourceFailed* (the database that a dump is taken of, or whose binlog is read)
 ├─ CaptureRefused (its binlog has, or lacks, what makes a row inexact) · CaptureFenced (another process runs it)
+├─ ImportRefused (binlog files say, or lack, what makes an archive of them inexact)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
 ├─ RestoreError └─ TargetUnreachable
@@ -354,6 +355,12 @@ class CaptureRefused(BinlogError):
     place: str | None = None  # of the event: GTID, or file and offset
     table: str | None = None
     column: str | None = None
+
+
+class ImportRefused(BinlogError):
+    """Binlog files say something, or lack something, so that no archive could be made of them exactly."""
+
+    place: str | None = None  # file and byte
 
 
 class LoadError(BinlogError):

@@ -404,6 +404,11 @@ class CaptureSettings(Section):
     server_id: int = Field(
         1_900_000_001, ge=1, le=(1 << 32) - 1, description="server id that no other replica of the source has"
     )
+    hosts: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (),
+        description="host:port of the servers that may take the place of [source]'s, with the same user, password and "
+        "CA; the capture follows the one that takes writes and is no replica",
+    )
     listen: str = Field("127.0.0.1:0", description="host:port where Pumps ask for outcomes; they must reach it")
     without: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="tables that are left out, as `database.table`, also as a pattern (`audit.*`, `*.tmp_*`)"
@@ -424,6 +429,15 @@ class CaptureSettings(Section):
     @classmethod
     def _dialable(cls, value: str) -> str:
         return dialable(value)
+
+    @field_validator("hosts")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            host, _, port = each.rpartition(":")
+            if not (host and port.isdecimal()):
+                raise ValueError(f"{each!r} is no host:port")
+        return value
 
     @field_validator("without")
     @classmethod

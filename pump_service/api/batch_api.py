@@ -33,6 +33,8 @@ from pumphouse.proto.pumphouse_pb2 import (
     SettleResponse,
     StatusRequest,
     StatusResponse,
+    TransactionsRequest,
+    TransactionsResponse,
     TriggerGcRequest,
     TriggerGcResponse,
 )
@@ -48,7 +50,7 @@ _MIN_FRAME_BYTES = 4096
 
 
 class PumpBatchApi(PumpBatchServicer):
-    """The six calls."""
+    """The seven calls."""
 
     def __init__(
         self,
@@ -118,6 +120,17 @@ class PumpBatchApi(PumpBatchServicer):
                     yield sent.messages
                     if request.until and sent.complete_to >= request.until:
                         return
+        except BinlogError as error:
+            await self._refuse(context, error)
+
+    async def Transactions(  # noqa: N802
+        self, request: TransactionsRequest, context: Context
+    ) -> AsyncIterator[TransactionsResponse]:
+        """What is here of a writer's transactions; the last part says so, and how far GC is."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            async for part in self._operations.transactions(request.key_prefix, request.above):
+                yield part
         except BinlogError as error:
             await self._refuse(context, error)
 

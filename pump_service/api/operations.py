@@ -6,7 +6,7 @@ Owned by the event loop; store and cluster calls that may block run on threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,14 +25,17 @@ from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
 from pump_service.store.frame import Meta, read_meta
 from pump_service.store.store import Store, Unresolved
-from pumphouse.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
+from pumphouse.errors import BinlogError, ClusterUnavailable, PumpDraining, PumpUnavailable, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.proto.pumphouse_pb2 import (
     Blocker,
+    Commit,
     PendingCommit,
+    Prewrite,
     PullBatchesResponse,
     StatusResponse,
+    TransactionsResponse,
     TriggerGcResponse,
 )
 from pumphouse.registry.base import Cluster
@@ -155,6 +158,30 @@ class Operations:
             sync_log=self._sync_log,
             gc_point=self._store.gc_point,
             blocker=self._blocker(blocking[0]) if blocking else None,
+        )
+
+    async def transactions(self, prefix: bytes, above: int) -> AsyncIterator[TransactionsResponse]:
+        """What is here of a writer's transactions, part by part."""
+        listed = self._store.transactions
+        if not await asyncio.to_thread(self._store.wait_for_index):
+            raise PumpUnavailable(
+                "the index is behind the value log, so what is here is not known", hint="ask again in some seconds"
+            )
+        floor = await asyncio.to_thread(listed.floor, prefix, above)
+        parts = listed.read(prefix, floor)
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            yield TransactionsResponse(
+                prewrites=[
+                    Prewrite(start_ts=ts, prewrite_key=key, open=is_open) for ts, key, is_open in part.prewrites
+                ],
+                commits=[Commit(start_ts=start_ts, commit_ts=commit_ts) for start_ts, commit_ts in part.commits],
+            )
+        # GC may have passed while this was read: how far is said behind it.
+        yield TransactionsResponse(
+            gc_point=self._store.gc_point,
+            above=floor,
+            kept_out=[Commit(start_ts=start_ts, commit_ts=commit_ts) for start_ts, commit_ts in listed.kept_out(floor)],
+            last=True,
         )
 
     # ---- acts --------------------------------------------------------------------------------------------------

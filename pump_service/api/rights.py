@@ -42,6 +42,7 @@ TABLE: dict[str, Right] = {
     "/binlog.Pump/PullBinlogs": Right.PULL,
     "/pumphouse.v1.PumpBatch/WriteBinlogs": Right.WRITE,
     "/pumphouse.v1.PumpBatch/PullBatches": Right.PULL,
+    "/pumphouse.v1.PumpBatch/Transactions": Right.PULL,
     "/pumphouse.v1.PumpBatch/Status": Right.LOOK,
     "/pumphouse.v1.PumpBatch/Accept": Right.ACCEPT,
     "/pumphouse.v1.PumpBatch/Settle": Right.SETTLE,

@@ -54,7 +54,7 @@ class GcHold:
         prewrites: Callable[[], tuple[int, int]],
         *,
         ttl_s: float,
-        caught_up: Callable[[], None] = lambda: None,
+        caught_up: Callable[[], object] = lambda: None,
     ) -> None:
         """Hold nothing yet.
 

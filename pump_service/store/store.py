@@ -34,6 +34,7 @@ from pump_service.store.prewrites import OpenPrewrites
 from pump_service.store.records import Item, Records
 from pump_service.store.settling import Settling
 from pump_service.store.stream import Stream
+from pump_service.store.transactions import Transactions
 from pump_service.store.writer import Writer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ConfigError, PumpReadOnly, WriterFailed
@@ -125,6 +126,10 @@ class Store:
             index=self._index, indexer=self._indexer, valuelog=self._valuelog, pending=self._pending, gc=opened.gc
         )
         self.prewrites = OpenPrewrites(writer=self._writer, indexer=self._indexer, valuelog=self._valuelog)
+        self.transactions = Transactions(
+            index=self._index, indexer=self._indexer, valuelog=self._valuelog, pending=self._pending,
+            prewrites=self.prewrites,
+        )  # fmt: skip
         self.settling = Settling(
             writer=self._writer, indexer=self._indexer, bookkeeping=self._bookkeeping, fs=fs, own=self._own, clock=clock
         )
@@ -307,13 +312,16 @@ class Store:
         """End of the durable value log; heartbeats register it."""
         return self._valuelog.end
 
-    def wait_for_index(self) -> None:
-        """Wait until what was answered before this call is indexed, some seconds at most; not what the chaser has."""
+    def wait_for_index(self) -> bool:
+        """Wait until what was answered before this call is indexed, some seconds at most; whether it is, all of it.
+
+        What the chaser has is not waited for.
+        """
         with self._writer.lock:  # behind it the records of every answer are in the queue
             pass
         indexed = threading.Event()
         self._indexer.queue.call(indexed.set)
-        indexed.wait(_INDEX_WITHIN_S)
+        return indexed.wait(_INDEX_WITHIN_S) and not self._chaser.on
 
     def late(self) -> list[PendingCommit]:
         """Late commits, accepted ones too."""

@@ -27,6 +27,7 @@ MODULES = (
     "decode",
     "capture_run",
     "export",
+    "file_import",
     "changes",
     "archived",
     "load",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,37 @@ def test_what_plain_sql_writes_reaches_a_target() -> None:
         stack.require_equal()
 
 
+@pytest.mark.row("Q2", "Q3")
+def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
+    """Statements that publish nothing are on no Pump: here those of a domain of its own, before one that is."""
+    with mariadb.directory_in_memory() as directory, captured_stack(directory, without=["shop.left_*"]) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
+        stack.begin()
+        stack.captured()
+        said = stack.record()
+        stack.run(
+            "SET gtid_domain_id = 7",
+            "CREATE TABLE shop.left_out (id INT PRIMARY KEY)",
+            "SET gtid_domain_id = 0",
+            "ALTER TABLE shop.a ADD COLUMN b INT NOT NULL DEFAULT 3",
+            "INSERT INTO shop.a VALUES (2, 5)",
+        )
+        stack.captured()
+        stack.kill_capture()
+        stack.lose_journal()
+        # As if it had been killed before it told the cluster of them.
+        told = {name: getattr(said, name) for name in ("gtid", "start_ts", "commit_ts", "moment", "transactions")}
+        stack.cluster.update_capture("main", lambda found: found and replace(found, **told))
+        stack.run(
+            "UPDATE shop.a SET b = 6 WHERE id = 2", "DROP TABLE shop.left_out", "INSERT INTO shop.a VALUES (3, 7)"
+        )
+        stack.start_capture()
+        stack.captured()
+        stack.snapshot()
+        stack.load()
+        assert [str(each) for each in stack.compared().differences if "left_out" not in str(each)] == []
+
+
 @pytest.mark.row("Q1", "Q2")
 def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(tmp_path: Path) -> None:
     with captured_stack(tmp_path) as stack:
@@ -57,13 +89,15 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(t
         stack.captured()
         stack.stop_capture()
         (tmp_path / "c" / "journal").rename(tmp_path / "lost")
+        stack.pumps[0].stop()
         for _ in range(2):  # the first one has not made it a new one
             gone = stack.pumphouse("capture", "run")
-            assert "has no journal of it" in gone.stderr, gone.stderr
-        assert "--anew" in gone.stderr
+            assert stack.pumps[0].node_id in gone.stderr, gone.stderr
+            assert "every Pump has to say what it has" in gone.stderr, gone.stderr
+        stack.pumps[0].start()
         (shown,) = as_json(stack.pumphouse("capture", "status", "--json"))
         formats.check("captures-output", [shown])
-        assert (shown["state"], "has no journal" in shown["reason"]) == ("failed", True)
+        assert (shown["state"], stack.pumps[0].node_id in shown["reason"]) == ("failed", True)
         whole = stack.pumphouse("status")
         assert "capture main of" in whole.stdout, whole.stdout
         stack.run(
@@ -77,6 +111,11 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(t
         assert [line["text"].split()[0] for line in lines if line["wrong"]] == ["binlog_format", "binlog_row_metadata"]
         assert checked.returncode == 1
         stack.run("SET GLOBAL binlog_row_metadata = FULL, GLOBAL binlog_format = ROW")
+        # Its schema is lost too: it is not guessed.
+        stack.run("DROP TABLE history.jobs_shadow")
+        gone = stack.pumphouse("capture", "run")
+        assert "no stored schema is as old as" in gone.stderr, gone.stderr
+        assert "--anew" in gone.stderr
         # What was committed meanwhile is not known: a load stops there by name, until a dump begins behind it.
         stack.start_capture("--anew")
         stack.captured()

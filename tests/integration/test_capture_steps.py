@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pumphouse.archive.archive import Archive
 from pumphouse.capture.journal import Journal, Mark, open_journal
+from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.publish import Entry, Publisher
+from pumphouse.capture.recover import Recovery
+from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
 from pumphouse.codec.payload import PrewriteValueBuilder, parse_prewrite_value
 from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, TlsSettings
 from tests.support.killed import Killed
 from tests.support.pumpserver import PumpServer
 
@@ -76,6 +84,59 @@ class Life:
 def entries(first: int, count: int) -> Sequence[Entry]:
     numbers = range(first, first + count)
     return [Entry(f"0-1-{number}".encode(), value=PrewriteValueBuilder(number).build()) for number in numbers]
+
+
+@pytest.mark.row("Q2")
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_killed_at_every_step_with_its_journal_lost_it_goes_on_from_the_pumps_and_the_archive(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    cluster = FileCluster(tmp_path / "cluster")
+    archive = Archive.open(ArchiveSettings(root=f"file://{tmp_path / 'archive'}"), cluster.cluster_id())
+    directory, owner, kills = tmp_path / "capture", "", 0
+    with ExitStack() as stack:
+        pumps = [
+            stack.enter_context(PumpServer(tmp_path, cluster, node_id=name, max_txn_timeout_s=600.0))
+            for name in ("pump-1", "pump-2")
+        ]
+        done = 0
+        while done < TRANSACTIONS:
+            dead, owner = owner, new_owner()
+            lease = Lease.take(cluster, "main", source="", server="", owner=owner, dead=dead)
+            (said,) = cluster.captures()
+            mark = Mark(gtid="0-1-0", moment=0.0, schema=1, transactions=0, start_ts=cluster.tso())
+            if said.gtid:
+                found = Recovery(cluster, archive, [], said, PREFIX, lease.held, TlsSettings()).run(Flavor.MARIADB)
+                mark = replace(mark, gtid=str(found.gtids), start_ts=found.start_ts, commit_ts=found.commit_ts)
+            Journal.begin(directory, {"capture": "main", "cluster_id": cluster.cluster_id()}, mark).close()
+            lease.say(Progress(mark=mark))
+            life = Life(cluster, directory, STEPS[kills % len(STEPS)] if kills < 30 else "", rng.randrange(1, 5))
+            try:
+                done = int(life.journal.mark.gtid.rpartition("-")[2])
+                while done < TRANSACTIONS:
+                    count = rng.randrange(1, 9)
+                    mark = Mark(gtid=f"0-1-{done + count}", moment=0.0, schema=1, transactions=done + count)
+                    life.publisher.publish(entries(done + 1, count), mark)
+                    done += count
+                    if rng.random() < 0.3:
+                        lease.say(Progress(mark=life.publisher.said))
+                    if rng.random() < 0.3:
+                        life.client.flush(10)
+                life.client.flush(10)
+            except Killed:
+                kills += 1
+            finally:
+                if done < TRANSACTIONS:
+                    life.end()
+                    shutil.rmtree(directory)
+        assert kills >= 25
+        fence = cluster.tso()
+        life.client.flush(20)
+        found = sorted((each for pump in pumps for each in pump.pull_until(fence)), key=lambda each: each.commit_ts)
+        life.end()
+    assert [parse_prewrite_value(each.prewrite_value).schema_version for each in found] == list(range(1, done + 1))
+    assert len({each.commit_ts for each in found}) == len(found)
 
 
 @pytest.mark.row("Q2")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pumphouse.capture.journal import Mark
 from pumphouse.capture.lease import Lease, Progress
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import CaptureFenced, ConfigError, ResolverOverlap, UsageError
@@ -342,11 +343,14 @@ def test_a_capture_is_registered_changed_by_who_holds_it_and_removed(cluster, se
         mine.held()
     mine.release(None)  # in vain
     other.held()
-    other.release(Progress(gtid="0-1-9", moment=2.0, lag_s=0.5, transactions=3))
+    mark = Mark(gtid="0-1-9", moment=2.0, schema=1, transactions=3, anew=True, start_ts=7, commit_ts=8)
+    other.release(Progress(mark=mark, lag_s=0.5))
     (last,) = cluster.captures()
     assert (last.state, last.gtid, last.transactions) == (CaptureState.STOPPED, "0-1-9", 3)
+    assert (last.start_ts, last.commit_ts, last.anew) == (7, 8, True)
     third = Lease.take(cluster, "main", source="root@db:3306", server="s", clock=set_clock)
-    assert cluster.captures()[0].gtid == "0-1-9"
+    found = cluster.captures()[0]
+    assert (found.gtid, found.start_ts, found.commit_ts, found.anew) == ("0-1-9", 7, 8, True)
     third.release(None, UsageError("so it was"))
     assert cluster.captures()[0].state is CaptureState.FAILED
     cluster.update_capture("main", lambda _: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.durable import write_atomic
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
+from pumphouse.registry.captures import is_live
 from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.stack.local import SMALL, LocalStack
@@ -82,6 +84,12 @@ class CapturedStack(LocalStack):
     def kill_capture(self) -> None:
         """``kill -9``."""
         self.supervisor.kill(NAME)
+
+    def lose_journal(self) -> None:
+        """The disk of a capture that was killed is gone; once nobody holds its lease any more."""
+        shutil.rmtree(Path(self.read_settings.capture.directory))
+        while is_live(self.record(), time.time()):
+            time.sleep(0.5)
 
     def pumphouse(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command with the stack's settings."""

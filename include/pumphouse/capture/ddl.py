@@ -359,6 +359,8 @@ class Schema:
     def _fill(self, found: Found, query: Query, db: str, table: str, column: str) -> str | None:
         """What rows that were there before have in a new column whose default is computed."""
         raw = next(each for each in found.tables[db, table]["cols"] if each["name"]["O"] == column)
+        if not query.seconds:
+            raise _Unsayable((db, table), column)
         default, kind = str(raw.get("default") or ""), raw["type"]
         if kind["Flag"] & ColumnFlag.AUTO_INCREMENT or not default.upper().startswith("CURRENT_TIMESTAMP"):
             raise _Unsayable((db, table), column)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import structlog
 
 from pumphouse.capture.ddl import Schema
-from pumphouse.capture.journal import Journal, Mark
+from pumphouse.capture.journal import Journal
 from pumphouse.capture.lease import Progress
 from pumphouse.capture.passed import require_goes_on
+from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
 from pumphouse.capture.schemas import Schemas
@@ -24,10 +25,11 @@ from pumphouse.capture.source.stream import open_stream
 from pumphouse.clock import Clock
 from pumphouse.errors import CaptureRefused, HistoryUnavailable, SourceFailed
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, SourceSettings
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
 _HEARTBEAT_S = 1.0
 _AGAIN_S = 1.0
 _SILENT_S = 5 * _HEARTBEAT_S
@@ -63,15 +65,18 @@ class Follower:
         schema: Schema,
         schemas: Schemas,
         history: MysqlTableSource,
+        fits: Callable[[SourceSettings], None],
         stop: threading.Event,
         clock: Clock,
     ) -> None:
+        """``fits``: raises where a server that took the source's place cannot be captured."""
         self._settings = settings
         self._journal = journal
         self._publisher = publisher
         self._schema = schema
         self._schemas = schemas
         self._history = history
+        self._fits = fits
         self._stop = stop
         self._clock = clock
         self._flavor = flavor_of(schema.shadow.kind.version)
@@ -102,6 +107,7 @@ class Follower:
                     continue
                 self._take(item)
             self._flush(always=True)
+            self._publisher.flush()
         finally:
             self._stop.set()
             self._inbox.close()
@@ -109,7 +115,7 @@ class Follower:
 
     def progress(self) -> Progress:
         """What is published."""
-        mark = self._journal.mark
+        mark = self._publisher.said
         waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries))
         now = self._clock.now()
         behind = max(0.0, now - mark.moment) if waits else 0.0
@@ -117,13 +123,7 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(
-            gtid=mark.gtid,
-            moment=mark.moment,
-            lag_s=behind,
-            transactions=mark.transactions,
-            server=self._server,
-        )
+        return Progress(mark=mark, lag_s=behind, server=self._server)
 
     # -- reading ahead
 
@@ -133,10 +133,14 @@ class Follower:
         capture = self._settings.capture
         while not self._stop.is_set():
             try:
-                server = require_goes_on(self._settings.source, position, server)
+                source = find_primary(self._settings.source, capture)
+                there = require_goes_on(source, position, server)
+                if there != server:
+                    self._fits(source)
+                server = there
                 self._inbox.put(_Begins(server))
                 with open_stream(
-                    self._settings.source,
+                    source,
                     position,
                     section="source",
                     server_id=capture.server_id,
@@ -242,7 +246,7 @@ class Follower:
         if not transaction.final:
             return
         if self._number != self._journal.mark.schema:
-            self._schemas.save(self._number, self._schema.stored())
+            self._save(str(self._gtids.plus(transaction.gtid)))
         self._entries, self._made = self._made, []
         self._passed(transaction)
         self._gtids = self._gtids.plus(transaction.gtid)
@@ -260,16 +264,23 @@ class Follower:
     def _name(self, transaction: Transaction) -> bytes:
         return f"{transaction.gtid}#{len(self._made)}".encode()
 
-    def _refuse_strangers(self) -> None:
-        last = self._schema.known.next_id - 1
+    def _save(self, gtid: str) -> None:
+        stored = self._schema.stored()
+        self._until_done(lambda: self._schemas.save(self._number, gtid, stored))
+
+    def _until_done(self, ask: Callable[[], T]) -> T:
+        """Ask the history until it answers, or until this is to stop."""
         while True:
             try:
-                stranger = next(iter(self._history.jobs(after_id=last)), None)
-                break
+                return ask()
             except HistoryUnavailable as error:
-                log.warning("history_not_read", error=str(error), again_in_s=_AGAIN_S)
+                log.warning("history_not_reached", error=str(error), again_in_s=_AGAIN_S)
                 if self._stop.wait(_AGAIN_S):
                     raise Stopped from error
+
+    def _refuse_strangers(self) -> None:
+        last = self._schema.known.next_id - 1
+        stranger = self._until_done(lambda: next(iter(self._history.jobs(after_id=last)), None))
         if stranger is not None:
             raise CaptureRefused(
                 f"{self._history.url} has jobs that this capture did not write: something else writes there",
@@ -286,7 +297,8 @@ class Follower:
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:
         """Publish what has gathered. Without entries the position alone, now and then."""
-        mark = Mark(
+        mark = replace(
+            self._journal.mark,
             gtid=str(self._gtids),
             moment=self._moment,
             schema=self._journal.mark.schema if schema is None else schema,

@@ -52,6 +52,8 @@ class Mark:
         anew: the history does not say yet that rows between an older mark and this one are unknown.
         server: identity of the server that was read; '' = not known.
         file, offset: the same place in its binlog; '' = not known.
+        start_ts, commit_ts: of the last transaction that was decided; a commit ts of 0: none was since the journal
+            began, which was at this start ts.
     """
 
     gtid: str
@@ -62,6 +64,13 @@ class Mark:
     server: str = ""
     file: str = ""
     offset: int = 0
+    start_ts: int = 0
+    commit_ts: int = 0
+
+    @property
+    def decided(self) -> int:
+        """Start ts of the last transaction that was decided; 0 = none since the journal began."""
+        return self.start_ts if self.commit_ts else 0
 
     def to_dict(self) -> dict[str, Any]:
         """For a record's head."""
@@ -74,6 +83,8 @@ class Mark:
             "server": self.server,
             "file": self.file,
             "offset": self.offset,
+            "start_ts": self.start_ts,
+            "commit_ts": self.commit_ts,
         }
 
     @classmethod
@@ -88,6 +99,8 @@ class Mark:
             server=str(data["server"]),
             file=str(data["file"]),
             offset=int(data["offset"]),
+            start_ts=int(data["start_ts"]),
+            commit_ts=int(data["commit_ts"]),
         )
 
 
@@ -131,10 +144,10 @@ class Journal:
 
     @classmethod
     def begin(cls, directory: Path, identity: dict[str, Any], mark: Mark) -> Journal:
-        """A new journal; FileExistsError where there is one."""
+        """A new journal, which answers for nothing up to the mark's last decision; FileExistsError."""
         folder = directory / "journal"
         make_dirs(folder, PRIVATE_DIR)
-        file = _new_file(folder, identity, 1, mark, 0)
+        file = _new_file(folder, identity, 1, mark, mark.decided)
         return cls(folder, identity, [file], mark)
 
     def append(self, decided: Decisions, mark: Mark) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 
 import structlog
 
+from pumphouse.capture.journal import Mark
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, CaptureFenced
 from pumphouse.registry.base import CAPTURE_TTL_S, CaptureRecord, CaptureState, Cluster
@@ -27,10 +28,8 @@ _MARGIN_S = 5.0
 class Progress:
     """What a record says of a running capture beside who runs it."""
 
-    gtid: str
-    moment: float
-    lag_s: float
-    transactions: int
+    mark: Mark
+    lag_s: float = 0.0
     server: str = ""  # that is read now; '' = as it was
 
 
@@ -101,6 +100,9 @@ class Lease:
                 moment=0.0 if found is None else found.moment,
                 lag_s=0.0 if found is None else found.lag_s,
                 transactions=0 if found is None else found.transactions,
+                start_ts=0 if found is None else found.start_ts,
+                commit_ts=0 if found is None else found.commit_ts,
+                anew=found is not None and found.anew,
             )
 
         record = cluster.update_capture(capture_id, change)
@@ -108,15 +110,19 @@ class Lease:
             raise CaptureFenced(f"the capture {capture_id} is not registered", capture_id=capture_id)
         return cls(cluster, record, clock)
 
-    def keep(self, progress: Callable[[], Progress | None], also: Callable[[], None] = lambda: None) -> None:
-        """Renew it from now on, with what ``progress`` says; ``also`` is called after each renewal."""
+    def keep(
+        self, progress: Callable[[], Progress | None], also: Callable[[Progress | None], None] = lambda _: None
+    ) -> None:
+        """Renew it from now on, with what ``progress`` says; ``also`` is called with that after each renewal."""
         self._progress = progress
 
         def run() -> None:
             while not self._closed.wait(RENEW_S):
-                self._renew(progress())
+                said = progress()
+                if not self._renew(said):
+                    continue
                 try:
-                    also()
+                    also(said)
                 except (BinlogError, OSError) as error:
                     log.warning("capture_upkeep_failed", error=str(error))
 
@@ -156,7 +162,7 @@ class Lease:
         except (BinlogError, OSError) as error:
             log.warning("capture_end_not_registered", error=str(error))
 
-    def _renew(self, progress: Progress | None) -> None:
+    def _renew(self, progress: Progress | None) -> bool:
         began = self._clock.monotonic()
         try:
             self._write(progress, CaptureState.RUNNING, "")
@@ -166,16 +172,21 @@ class Lease:
             log.warning("capture_heartbeat_failed", error=str(error))
         else:
             self._until = began + CAPTURE_TTL_S - _MARGIN_S
+            return True
+        return False
 
     def _write(self, progress: Progress | None, state: CaptureState, reason: str) -> None:
         record = replace(self._record, state=state, reason=reason, heartbeat=self._clock.now())
         if progress is not None:
             record = replace(
                 record,
-                gtid=progress.gtid,
-                moment=progress.moment,
+                gtid=progress.mark.gtid,
+                moment=progress.mark.moment,
                 lag_s=progress.lag_s,
-                transactions=progress.transactions,
+                transactions=progress.mark.transactions,
+                start_ts=progress.mark.start_ts,
+                commit_ts=progress.mark.commit_ts,
+                anew=progress.mark.anew,
                 server=progress.server or record.server,
             )
 

@@ -24,6 +24,7 @@ from pumphouse.settings import ServerSettings
 _ASK_S = 0.2
 # One that is being started again, or moved, is waited for.
 _ABSENT_S = 60.0
+_EXECUTED_S = 10.0
 
 
 def identity(connection: Connection[Any]) -> str:
@@ -35,18 +36,25 @@ def identity(connection: Connection[Any]) -> str:
     return values.get("server_uuid") or ":".join(values.get(name, "") for name in parts)
 
 
-def require_goes_on(source: ServerSettings, position: Position, server: str) -> str:
+def require_goes_on(source: ServerSettings, position: Position, server: str, clock: Clock = SYSTEM_CLOCK) -> str:
     """Look whether a server's binlog goes on from where it was read to; the identity of the server that is there now.
 
-    The server itself compares GTIDs. It does not know of numbers that were given twice, after RESET MASTER or when it
-    was restored from a backup: its binlog then ends before the place that was read.
+    The server itself compares GTIDs as it is asked for what comes behind them, but a MySQL its own alone. None knows of
+    numbers that were given twice, after RESET MASTER or when it was restored from a backup: its binlog then ends before
+    the place that was read.
 
     Raises:
-        SourceErrant: it is the server that was read, and its binlog ends before that place.
+        SourceErrant: it does not have all that was read, or it is the server that was read, and its binlog ends before
+            that place.
         SourceFailed: it does not answer.
     """
     with session(source) as connection:
         now, there = position_now(connection), identity(connection)
+        # A MySQL sends a transaction before it counts as executed there; a new primary may have some to carry out.
+        until = clock.monotonic() + _EXECUTED_S
+        while position.gtids and now.gtids.lacking(position.gtids) and clock.monotonic() < until:
+            clock.sleep(_ASK_S)
+            now = position_now(connection)
     name, _, number = position.file.rpartition(".")
     name_now, _, number_now = now.file.rpartition(".")
     known = server == there and name == name_now and number.isdigit() and number_now.isdigit()
@@ -54,6 +62,12 @@ def require_goes_on(source: ServerSettings, position: Position, server: str) -> 
         raise SourceErrant(
             f"the binlog of the source {where(source)} ends at {now}, before {position}, up to where it was read: it "
             "was reset, or the server was restored from a backup",
+            position=str(position),
+        )
+    if position.gtids and (lacking := now.gtids.lacking(position.gtids)):
+        raise SourceErrant(
+            f"{lacking} was read from {'it' if server == there else 'another server'} before, and is not in the binlog "
+            f"of {where(source)}, which ends at {now.gtids}: the server is not its heir, or has lost transactions",
             position=str(position),
         )
     return there

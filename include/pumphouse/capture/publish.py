@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import structlog
 
-from pumphouse.capture.journal import Decisions, Journal, Mark
+from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark
+from pumphouse.capture.recover import key_of
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, committed
 from pumphouse.client.transaction import TransactionBinlog
@@ -73,6 +74,7 @@ class Publisher:
         self._clock = clock
         self._lock = threading.Lock()
         self._open: frozenset[int] = frozenset()
+        self._done = self._told = journal.mark
 
     def publish(self, entries: Sequence[Entry], mark: Mark) -> None:
         """Bring entries, in this order, and with them the mark: durable on Pumps and decided on return.
@@ -84,13 +86,18 @@ class Publisher:
         """
         if not entries:
             self._held()
-            self._journal.append(_decisions([], [], [], self._prefix), mark)
+            self._journal.append(NOTHING, mark)
+            self._done = mark
             return
         while True:
-            binlogs = [self._binlog(each, self._client.cluster.tso()) for each in entries]
-            starts = [int(each.start_ts) for each in binlogs]
+            starts = [self._client.cluster.tso() for _ in entries]
+            before = [self._journal.mark.decided, *starts[:-1]]
+            binlogs = [
+                self._binlog(entry, ts, key_of(entry.name, ts, starts[0], last, mark.schema))
+                for entry, ts, last in zip(entries, starts, before, strict=True)
+            ]
             with self._lock:
-                self._open = frozenset(starts)
+                self._open = frozenset(map(int, starts))
             failure = self._prewrite(binlogs)
             if failure is None:
                 break
@@ -108,6 +115,22 @@ class Publisher:
                 raise Stopped
         commits = [self._client.cluster.tso() for _ in entries]
         self._decide(entries, binlogs, commits, mark)
+
+    @property
+    def said(self) -> Mark:
+        """How far everybody may be told that it is: its jobs are in the history, and its Cs on the Pumps.
+
+        Neither is lost with the journal then.
+        """
+        with self._lock:
+            done = self._done
+            if self._client.flush(0):
+                self._told = done
+            return self._told
+
+    def flush(self) -> None:
+        """Wait until the Cs are answered, for some seconds."""
+        self._client.flush(_COMMITS_S)
 
     def _prewrite(self, binlogs: Sequence[TransactionBinlog]) -> BinlogError | None:
         try:
@@ -127,14 +150,18 @@ class Publisher:
                 entry.job["binlog"]["FinishedTS"] = int(commit_ts)
                 jobs.append(entry.job)
         self._held()
+        mark = replace(mark, start_ts=int(binlogs[-1].start_ts), commit_ts=int(commits[-1]))
         self._journal.append(_decisions(binlogs, commits, jobs, self._prefix), mark)
         self._held()  # whoever was stopped meanwhile for longer than its lease sends nothing
-        with self._lock:
-            self._open = frozenset()
         if jobs:
             self._add_jobs(jobs)
-        self._client.flush(_COMMITS_S)
+        with self._lock:  # no Pump is told of a job that is not in the history: it would be lost with the journal
+            self._open = frozenset()
+        self.flush()
+        with self._lock:
+            self._told = self._done  # without them, too: a Pump that is away holds back nobody who waits
         self._client.write_commits([(b.start_ts, b.commit(ts)) for b, ts in zip(binlogs, commits, strict=True)])
+        self._done = mark
 
     def answer(self, start_ts: Tso, key: bytes, decide: bool) -> Outcome:
         """What became of a transaction, for a Pump (`ResolverServer`).
@@ -148,8 +175,8 @@ class Publisher:
         commit_ts = self._journal.outcome(start_ts)
         return ROLLED_BACK if commit_ts is None else committed(commit_ts)
 
-    def _binlog(self, entry: Entry, start_ts: Tso) -> TransactionBinlog:
-        key = self._prefix + entry.name
+    def _binlog(self, entry: Entry, start_ts: Tso, name: bytes) -> TransactionBinlog:
+        key = self._prefix + name
         if entry.job is None:
             return TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=entry.value)
         return TransactionBinlog(

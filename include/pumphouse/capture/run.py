@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 from pymysql.err import MySQLError
 
+from pumphouse.archive.archive import Archive
 from pumphouse.capture.begin import Picture, take_picture
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
@@ -25,8 +26,10 @@ from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal, timestamps_went_back
 from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
+from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
-from pumphouse.capture.schemas import Schemas
+from pumphouse.capture.recover import OF_A_START, Recovery
+from pumphouse.capture.schemas import Schemas, server_kind
 from pumphouse.capture.shadow import Shadow, flavor_of
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
@@ -41,13 +44,13 @@ from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.mysql import ServerConnection
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import CaptureRecord, Cluster
 from pumphouse.schema.history import JobSource, MysqlTableSource
 from pumphouse.schema.ident import qualified
 from pumphouse.schema_import.changes import Known
 from pumphouse.schema_import.columns import Raw
 from pumphouse.schema_import.write import HistoryTable
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, SourceSettings
 
 log = structlog.get_logger()
 
@@ -77,6 +80,8 @@ def run_capture(
         CaptureRefused, GapError: the source's binlog cannot be followed from here; nothing was skipped.
     """
     table = _history_table(history)
+    configured = settings
+    settings = settings.model_copy(update={"source": find_primary(settings.source, settings.capture)})
     warm()  # before a source waits, and before a lease can run out
     require_no_target(settings.source, settings.target_sections)
     with ExitStack() as stack:
@@ -96,7 +101,7 @@ def run_capture(
             clock=clock,
         )
         failure: BaseException | None = None
-        run = _Run(settings, cluster, table, lease, own, stop, clock)
+        run = _Run(settings, configured, cluster, table, lease, own, stop, clock)
         try:
             run.start(stack, anew=anew).run()
         except Stopped:
@@ -117,6 +122,7 @@ class _Run:
     def __init__(
         self,
         settings: Settings,
+        configured: Settings,
         cluster: Cluster,
         history: MysqlTableSource,
         lease: Lease,
@@ -125,6 +131,7 @@ class _Run:
         clock: Clock,
     ) -> None:
         self._settings = settings
+        self._configured = configured  # [source] is one of several there, and may be dead
         self._cluster = cluster
         self._history = history
         self._lease = lease
@@ -132,13 +139,17 @@ class _Run:
         self._stop = stop
         self._clock = clock
         self._journal: Journal | None = None
+        self._publisher: Publisher | None = None
         self._follower: Follower | None = None
+        self._kept_from = 0  # number of a stored schema
 
     def start(self, stack: ExitStack, *, anew: bool) -> Follower:
         """Everything up to the first byte of the binlog."""
         capture = self._settings.capture
         directory = capture.directory
-        self._schemas = Schemas(directory)
+        self._schemas = Schemas(self._history, capture.id, self._lease.held)
+        self._schemas.create()
+        self._prefix = f"capture/{capture.id}/".encode()
         journal = self._journal = self._open(directory, anew=anew)
         stack.callback(journal.close)
         stored = self._schemas.load(journal.mark.schema)
@@ -149,11 +160,10 @@ class _Run:
         schema = Schema(shadow=shadow, known=known, own=self._own, without=capture.leaves_out)
         client = PumpClient(self._cluster, tls=self._settings.tls)
         stack.callback(client.close)
-        prefix = f"capture/{capture.id}/".encode()
-        publisher = Publisher(
+        publisher = self._publisher = Publisher(
             client,
             journal,
-            prefix,
+            self._prefix,
             held=self._lease.held,
             add_jobs=self._add_jobs,
             stop=self._stop,
@@ -162,17 +172,25 @@ class _Run:
         resolver = ResolverServer(
             self._cluster,
             f"capture-{capture.id}",
-            [prefix],
+            [self._prefix],
             publisher.answer,
             addr=capture.listen,
             tls=self._settings.tls,
             clock=self._clock,
         )
         stack.callback(resolver.close)
-        self._lease.keep(self.progress, lambda: self._let_go(journal))
+        self._lease.keep(self.progress, lambda said: self._let_go(journal, said))
         self._reconcile(schema, publisher, journal.mark)
         self._follower = Follower(
-            self._settings, journal, publisher, schema, self._schemas, self._history, self._stop, self._clock
+            self._configured,
+            journal,
+            publisher,
+            schema,
+            self._schemas,
+            self._history,
+            self._require_fit,
+            self._stop,
+            self._clock,
         )
         log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
         return self._follower
@@ -182,8 +200,7 @@ class _Run:
         if self._journal is None:
             return None
         if self._follower is None:
-            mark = self._journal.mark
-            return Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions)
+            return None if self._publisher is None else Progress(mark=self._publisher.said)
         return self._follower.progress()
 
     # -- the start
@@ -196,15 +213,12 @@ class _Run:
         if journal is not None and not anew:
             self._require_newest(journal)
             return journal
-        if journal is None and not anew and self._published():
-            raise CaptureRefused(
-                f"the capture {capture.id} has run before, and {directory} has no journal of it: what it had published "
-                "last is not known",
-                hint=f"set capture.directory to where it is; if it is lost, {_ANEW}",
-            )
+        said = self._said()
+        if journal is None and not anew and said.start_ts:  # it has run before
+            return Journal.begin(directory, about, self._found_again(said))
         picture = self._picture()
-        number = 1 if journal is None else journal.mark.schema + 1
-        self._schemas.save(number, picture.schema)
+        number = 1 + (self._schemas.newest() if journal is None else journal.mark.schema)
+        self._schemas.save(number, picture.gtid, picture.schema)
         consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
         mark = Mark(
             gtid=picture.gtid,
@@ -212,6 +226,8 @@ class _Run:
             schema=number,
             transactions=0 if journal is None else journal.mark.transactions,
             anew=consumed,
+            start_ts=self._cluster.tso() if journal is None else journal.mark.start_ts,
+            commit_ts=0 if journal is None else journal.mark.commit_ts,
         )
         if journal is None:
             journal = Journal.begin(directory, about, mark)
@@ -219,13 +235,43 @@ class _Run:
             self._lease.held()
             journal.append(NOTHING, mark)
         # A journal is held against the record: after RESET MASTER the old position would cover the new one.
-        self._lease.say(Progress(gtid=mark.gtid, moment=mark.moment, lag_s=0.0, transactions=mark.transactions))
+        self._lease.say(Progress(mark=mark))
         return journal
 
-    def _published(self) -> str:
-        """GTIDs up to which the cluster says that this capture has published; '' = nothing, or it is new."""
-        found = (each.gtid for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
-        return next(found, "")
+    def _said(self) -> CaptureRecord:
+        """What the cluster says of this capture, which this process holds."""
+        return next(each for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
+
+    def _found_again(self, said: CaptureRecord) -> Mark:
+        """The mark of a journal that is lost; CaptureRefused, with what to do, where it is not found."""
+        capture, lost = self._settings.capture, f"{self._settings.capture.directory} has no journal"
+        hint = f"set capture.directory to where the journal is; if it is lost, {_ANEW}"
+        log.warning("journal_lost", id=capture.id, directory=str(capture.directory), said=said.gtid)
+        with session(self._settings.source) as connection:
+            flavor = flavor_of(server_kind(connection).version)
+        archive = Archive.open(self._settings.archive, self._cluster.cluster_id())
+        jobs = list(self._history.jobs()) if self._has_table() else []
+        try:
+            found = Recovery(
+                self._cluster, archive, jobs, said, self._prefix, self._lease.held, self._settings.tls
+            ).run(flavor)
+        except CaptureRefused as error:
+            raise error.rebuild(f"{lost}: {error.message}", error.advice or hint, error.facts) from error
+        number = found.schema or self._schemas.at(found.gtids)
+        passed = None if number is None else self._schemas.position(number)
+        if number is None or passed is None:
+            raise CaptureRefused(f"{lost}, and no stored schema is as old as {found.gtids}", hint=hint)
+        return Mark(
+            # Statements that publish nothing are on no Pump: what the schema says was passed before its rows.
+            gtid=str(GtidSet.parse(f"{found.gtids},{passed}", flavor)),
+            moment=said.moment,
+            schema=number,
+            transactions=found.transactions,
+            anew=found.anew,
+            server=said.server,
+            start_ts=found.start_ts,
+            commit_ts=found.commit_ts,
+        )
 
     def _require_newest(self, journal: Journal) -> None:
         """CaptureRefused where the journal is older than what is published: it would be published again.
@@ -233,7 +279,7 @@ class _Run:
         The record in the cluster is written after the journal.
         """
         flavor = flavor_of(self._schemas.load(journal.mark.schema).server.version)
-        published, gtid = self._published(), journal.mark.gtid
+        published, gtid = self._said().gtid, journal.mark.gtid
         if published and not GtidSet.parse(gtid, flavor).covers(GtidSet.parse(published, flavor)):
             raise CaptureRefused(
                 f"the journal in {self._settings.capture.directory} is at {gtid}, and this capture has published up "
@@ -246,6 +292,13 @@ class _Run:
 
     def _picture(self) -> Picture:
         return take_picture(self._settings, self._stop, self._clock)
+
+    def _require_fit(self, source: SourceSettings) -> None:
+        """ConfigError where a server that took the source's place cannot be captured, or is a target."""
+        settings = self._settings.model_copy(update={"source": source})
+        require_no_target(source, settings.target_sections)
+        with session(source) as connection:
+            _require_fit(connection, settings, self._own)
 
     def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark) -> None:
         """The history says what the source has; where rows came before the capture, that too."""
@@ -263,7 +316,7 @@ class _Run:
             jobs = schema.reconcile(had_rows, anew=mark.anew)
         clear = replace(mark, anew=False)
         if jobs and consumed:
-            entries = [Entry(f"schema-{mark.schema}/{at}".encode(), job=job) for at, job in enumerate(jobs)]
+            entries = [Entry(f"{OF_A_START}{mark.schema}/{at}".encode(), job=job) for at, job in enumerate(jobs)]
             publisher.publish(entries, clear)
         elif jobs:
             self._add_jobs(jobs)
@@ -272,15 +325,18 @@ class _Run:
 
     # -- what goes on beside
 
-    def _let_go(self, journal: Journal) -> None:
-        """Drop what no Pump can ask about: each has passed it."""
+    def _let_go(self, journal: Journal, said: Progress | None) -> None:
+        """Drop what no Pump can ask about: each has passed it. ``said``: what the cluster knows by now."""
         passed = [
             int(node.max_commit_ts)
             for node in self._cluster.nodes(NodeKind.PUMP)
             if node.state is not NodeState.OFFLINE
         ]
         journal.drop_below(min(passed, default=0))
-        self._schemas.drop_before(journal.mark.schema)
+        # Without its journal the capture would go on at the mark that the cluster knows by now, or behind it.
+        if said is not None and said.mark.schema != self._kept_from:
+            self._kept_from = said.mark.schema
+            self._schemas.drop_before(self._kept_from)
 
     def _has_table(self) -> bool:
         with HistoryTable.open(self._history) as table:
@@ -295,6 +351,7 @@ class _Run:
                 with HistoryTable.open(self._history) as table:
                     if not table.exists():
                         table.create()
+                    table.connection.begin()  # a group is there as a whole, or not at all
                     for raw in jobs:
                         there = self._history.job(int(raw["id"]))
                         if there is None:
@@ -304,6 +361,7 @@ class _Run:
                                 f"{self._history.url} has another job {raw['id']}: something else writes there",
                                 hint="a history belongs to one capture alone: no `schema import`, no other source",
                             )
+                    table.connection.commit()
             except HistoryUnavailable as error:
                 log.warning("history_not_written", error=str(error), again_in_s=_HISTORY_AGAIN_S)
                 if self._stop.wait(_HISTORY_AGAIN_S):

@@ -1,29 +1,32 @@
-"""A source's schema as the statements that make it anew: read from a server, kept beside the journal.
+"""A source's schema as the statements that make it anew: read from a server, kept beside the history.
 
-    <directory>/schema/<number>.json   the whole schema after the number-th change; the journal says which one counts
+    <history's table>_shadow (capture, number, gtid, shadow)   the whole schema after the number-th change
 
-The shadow is built from it at each start. It is more than the DDL jobs say: foreign keys, engines and FULLTEXT indexes
-are in it, as later statements may name them.
+The journal says which number counts, and so does the key of each P; ``gtid`` is the source's position behind the
+change: a capture that has lost its journal finds its schema by them. The shadow is built from it at each start. It is
+more than the DDL jobs say: foreign keys, engines and FULLTEXT indexes are in it, as later statements may name them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, make_dirs, write_atomic
+from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.errors import CorruptionError
 from pumphouse.mysql import ServerConnection
 from pumphouse.schema.actions import is_system
-from pumphouse.schema.ident import quote
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.schema.ident import qualified, quote
 
 FORMAT_VERSION = 1
+_SUFFIX = "_shadow"
 # A view reads what is not there, or what its definer may not see: no statement makes it anew.
 _NO_VIEW = {ER.VIEW_INVALID, ER.NO_SUCH_TABLE, ER.VIEW_NO_EXPLAIN}
 _UTC = {"UTC", "ETC/UTC"}
@@ -69,8 +72,8 @@ class StoredSchema:
         return json.dumps({"format_version": FORMAT_VERSION, "server": server, "objects": objects}).encode()
 
     @classmethod
-    def from_json(cls, path: Path, data: bytes) -> Self:
-        """Read it; CorruptionError."""
+    def from_json(cls, name: str, data: bytes) -> Self:
+        """Read it; CorruptionError, which has its ``name``."""
         try:
             value = json.loads(data)
             version = value["format_version"]
@@ -79,43 +82,96 @@ class StoredSchema:
                 Made(kind=kind, database=db, name=name, sql=sql) for kind, db, name, sql in value["objects"]
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{path} is no stored schema: {error!r}", path=str(path)) from error
+            raise CorruptionError(f"{name} is no stored schema: {error!r}") from error
         if version != FORMAT_VERSION:
-            raise CorruptionError(f"{path} has format_version {version}, this program reads {FORMAT_VERSION}")
+            raise CorruptionError(f"{name} has format_version {version}, this program reads {FORMAT_VERSION}")
         return cls(server=server, objects=objects)
 
 
 class Schemas:
-    """The stored schemas of one capture."""
+    """The stored schemas of one capture. HistoryUnavailable where the history's server does not answer.
 
-    def __init__(self, directory: Path) -> None:
-        self._folder = directory / "schema"
-        make_dirs(self._folder, PRIVATE_DIR)
+    ``held``: raises CaptureFenced where another process runs it by now, whose schemas these are then.
+    """
 
-    def save(self, number: int, schema: StoredSchema) -> None:
+    def __init__(self, history: MysqlTableSource, capture_id: str, held: Callable[[], None]) -> None:
+        self._history = history
+        self._capture = capture_id
+        self._held = held
+        self._name = qualified(history.schema, f"{history.table}{_SUFFIX}")
+
+    def create(self) -> None:
+        """Make the table where there is none; a statement that changes nothing would be in the source's binlog too."""
+        with self._history.session() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (self._history.schema, f"{self._history.table}{_SUFFIX}"),
+            )
+            if cursor.fetchone():
+                return
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quote(self._history.schema)}")
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._name} (capture VARCHAR(40) CHARACTER SET ascii NOT NULL,"
+                " number BIGINT NOT NULL, gtid LONGTEXT CHARACTER SET ascii NOT NULL, shadow LONGBLOB NOT NULL,"
+                " PRIMARY KEY (capture, number)) ENGINE=InnoDB"
+            )
+
+    def save(self, number: int, gtid: str, schema: StoredSchema) -> None:
         """Write one; the journal names it afterwards, or never: the same number may be written again."""
-        write_atomic(self._path(number), schema.to_json(), PRIVATE_FILE)
+        data = zlib.compress(schema.to_json(), 6)
+        self._held()
+        with self._history.session() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"REPLACE INTO {self._name} VALUES (%s, %s, %s, _binary %s)",  # noqa: S608
+                (self._capture, number, gtid, data),
+            )
 
     def load(self, number: int) -> StoredSchema:
         """Read one; CorruptionError where it is not there."""
-        path = self._path(number)
-        try:
-            return StoredSchema.from_json(path, path.read_bytes())
-        except FileNotFoundError:
+        rows = self._select("shadow", "AND number = %s", number)
+        if not rows:
             raise CorruptionError(
-                f"the journal names {path}, which is not there",
-                hint="put it back; or `pumphouse capture run --anew` begins anew (docs/capture.md)",
-                path=str(path),
-            ) from None
+                f"the journal names schema {number} of the capture {self._capture}, and {self._name} on the history's "
+                "server does not have it",
+                hint="put the table back; or `pumphouse capture run --anew` begins anew (docs/capture.md)",
+            )
+        try:
+            data = zlib.decompress(rows[0][0])
+        except zlib.error as error:
+            raise CorruptionError(f"schema {number} in {self._name} does not read: {error}") from error
+        return StoredSchema.from_json(f"schema {number} in {self._name}", data)
+
+    def newest(self) -> int:
+        """The largest number; 0 = there is none."""
+        return int(self._select("COALESCE(MAX(number), 0)", "")[0][0])
+
+    def at(self, gtids: GtidSet) -> int | None:
+        """The number of the newest whose statement a position covers; None where there is none."""
+        found = self._select("number, gtid", "ORDER BY number DESC")
+        return next(
+            (int(number) for number, text in found if gtids.covers(GtidSet.parse(str(text), gtids.flavor))), None
+        )
+
+    def position(self, number: int) -> str | None:
+        """What of the source was passed when its rows began; None where it is not there."""
+        rows = self._select("gtid", "AND number = %s", number)
+        return str(rows[0][0]) if rows else None
 
     def drop_before(self, number: int) -> None:
         """Remove older ones, which nothing names any more."""
-        for path in self._folder.glob("[0-9]*.json"):
-            if int(path.stem) < number:
-                path.unlink()
+        with self._history.session() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"DELETE FROM {self._name} WHERE capture = %s AND number < %s",  # noqa: S608
+                (self._capture, number),
+            )
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:010d}.json"
+    def _select(self, columns: str, where: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        with self._history.session() as connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT {columns} FROM {self._name} WHERE capture = %s {where}",  # noqa: S608
+                (self._capture, *arguments),
+            )
+            return list(cursor.fetchall())
 
 
 def server_kind(connection: ServerConnection) -> ServerKind:

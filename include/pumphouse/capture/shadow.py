@@ -295,6 +295,21 @@ def _program(named: str, flavor: Flavor) -> Path:
     )
 
 
+def kind_of_program(named: str) -> ServerKind:
+    """What a server that is started from a program would be, in UTC and with TiDB's defaults; '' = a MariaDB's."""
+    path = _program(named, Flavor.MARIADB)
+    said = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\bVer (\S+)", said)
+    if found is None:
+        raise ConfigError(
+            f"{path} does not say which version it is", hint="name a server's program: mariadbd or mysqld"
+        )
+    return ServerKind(
+        version=found[1], lower_case_table_names=0, character_set="utf8mb4", collation="utf8mb4_bin",
+        time_zone="SYSTEM", system_is_utc=False, explicit_defaults=True,
+    )  # fmt: skip
+
+
 def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) -> subprocess.Popen[bytes]:
     data, mariadb = directory / "data", flavor_of(kind.version) is Flavor.MARIADB
     user = [f"--user={directory.owner()}"]

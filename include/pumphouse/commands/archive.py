@@ -40,6 +40,7 @@ from pumphouse.commands.base import base_command
 from pumphouse.commands.copy import copy_command, promote_command
 from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
 from pumphouse.commands.export import export_command
+from pumphouse.commands.file_import import import_command
 from pumphouse.commands.find import find_command
 from pumphouse.commands.history import changes_command, versions_command
 from pumphouse.commands.moments import read_time, with_times
@@ -434,6 +435,7 @@ def show_command(context: Context, *, which: str) -> None:
 
 archive.add_command(find_command)
 archive.add_command(export_command)
+archive.add_command(import_command)
 archive.add_command(changes_command)
 archive.add_command(versions_command)
 

@@ -49,12 +49,13 @@ def run_command(context: Context, *, anew: bool) -> None:
 def check_command(context: Context, *, as_json: bool) -> None:
     """Look whether the server of [source] can be captured, and print what to type there; writes nothing."""
     from pumphouse.capture.check import check_source
+    from pumphouse.capture.primary import find_primary
     from pumphouse.capture.run import own_databases
     from pumphouse.dump.source import session
     from pumphouse.schema.history import MysqlTableSource
 
     settings = context.settings
-    with Parts(settings) as parts, session(settings.source) as connection:
+    with Parts(settings) as parts, session(find_primary(settings.source, settings.capture)) as connection:
         history = parts.history
         own = own_databases(settings, connection, history) if isinstance(history, MysqlTableSource) else frozenset()
         lines = check_source(connection, settings.capture, own)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpumphouse/proto/pumphouse.proto\x12\x0cpumphouse.v1\"M\n\x13WriteBinlogsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\";\n\nItemStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"T\n\x14WriteBinlogsResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12*\n\x08statuses\x18\x02 \x03(\x0b\x32\x18.pumphouse.v1.ItemStatus\"d\n\x12PullBatchesRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x12\n\nstart_from\x18\x02 \x01(\x03\x12\r\n\x05until\x18\x03 \x01(\x03\x12\x17\n\x0fmax_frame_bytes\x18\x04 \x01(\r\"A\n\x07\x42locker\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x0e\n\x06\x61ge_ms\x18\x02 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x03 \x01(\x0c\"\xbe\x01\n\x13PullBatchesResponse\x12\r\n\x05\x66rame\x18\x01 \x01(\x0c\x12\x11\n\twatermark\x18\x02 \x01(\x03\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x13\n\x0bstart_count\x18\x05 \x01(\x04\x12\x10\n\x08sync_log\x18\x06 \x01(\x08\x12\x10\n\x08gc_point\x18\x07 \x01(\x03\x12&\n\x07\x62locker\x18\x08 \x01(\x0b\x32\x15.pumphouse.v1.Blocker\"#\n\rStatusRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\"F\n\rPendingCommit\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\"\xa2\x04\n\x0eStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x13\n\x0bstart_count\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\x11\n\twatermark\x18\x05 \x01(\x03\x12\x10\n\x08gc_point\x18\x06 \x01(\x03\x12\x16\n\x0e\x64\x65letion_limit\x18\x07 \x01(\x03\x12\x12\n\ngc_held_by\x18\x08 \x03(\t\x12\x12\n\nunresolved\x18\t \x01(\x04\x12\x30\n\x11oldest_unresolved\x18\n \x03(\x0b\x32\x15.pumphouse.v1.Blocker\x12)\n\x04late\x18\x0b \x03(\x0b\x32\x1b.pumphouse.v1.PendingCommit\x12,\n\x07orphans\x18\x0c \x03(\x0b\x32\x1b.pumphouse.v1.PendingCommit\x12\x17\n\x0fvalue_log_bytes\x18\r \x01(\x04\x12\x17\n\x0fvalue_log_files\x18\x0e \x01(\x04\x12\x17\n\x0f\x61vailable_bytes\x18\x0f \x01(\x04\x12\x11\n\tread_only\x18\x10 \x01(\x08\x12\x15\n\rwriter_failed\x18\x11 \x01(\x08\x12\x10\n\x08sync_log\x18\x12 \x01(\x08\x12\x11\n\tslow_mode\x18\x13 \x01(\x08\x12\x19\n\x11\x64uplicate_commits\x18\x14 \x01(\x04\x12\x0f\n\x07version\x18\x15 \x01(\t\x12\x10\n\x08in_clear\x18\x16 \x03(\t\"X\n\rAcceptRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x10\n\x0e\x41\x63\x63\x65ptResponse\"e\n\rSettleRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0b\n\x03who\x18\x05 \x01(\t\"\x10\n\x0eSettleResponse\"&\n\x10TriggerGcRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\"\xa1\x02\n\x11TriggerGcResponse\x12\x0f\n\x07started\x18\x01 \x01(\x08\x12\x10\n\x08gc_point\x18\x02 \x01(\x03\x12\x16\n\x0e\x64\x65letion_limit\x18\x03 \x01(\x03\x12\x0f\n\x07held_by\x18\x04 \x03(\t\x12\x13\n\x0b\x66reed_files\x18\x05 \x01(\x04\x12\x13\n\x0b\x66reed_bytes\x18\x06 \x01(\x04\x12\x12\n\nkept_files\x18\x07 \x01(\x04\x12#\n\x16requested_by_retention\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12%\n\x18requested_by_checkpoints\x18\t \x01(\x03H\x01\x88\x01\x01\x42\x19\n\x17_requested_by_retentionB\x1b\n\x19_requested_by_checkpoints\"^\n\x10TxnStatusRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x03 \x01(\x0c\x12\x0e\n\x06\x64\x65\x63ide\x18\x04 \x01(\x08\"\x98\x01\n\x11TxnStatusResponse\x12\x38\n\x07outcome\x18\x01 \x01(\x0e\x32\'.pumphouse.v1.TxnStatusResponse.Outcome\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\"6\n\x07Outcome\x12\x0b\n\x07PENDING\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x32\xd9\x03\n\tPumpBatch\x12Y\n\x0cWriteBinlogs\x12!.pumphouse.v1.WriteBinlogsRequest\x1a\".pumphouse.v1.WriteBinlogsResponse(\x01\x30\x01\x12T\n\x0bPullBatches\x12 .pumphouse.v1.PullBatchesRequest\x1a!.pumphouse.v1.PullBatchesResponse0\x01\x12\x43\n\x06Status\x12\x1b.pumphouse.v1.StatusRequest\x1a\x1c.pumphouse.v1.StatusResponse\x12\x43\n\x06\x41\x63\x63\x65pt\x12\x1b.pumphouse.v1.AcceptRequest\x1a\x1c.pumphouse.v1.AcceptResponse\x12\x43\n\x06Settle\x12\x1b.pumphouse.v1.SettleRequest\x1a\x1c.pumphouse.v1.SettleResponse\x12L\n\tTriggerGc\x12\x1e.pumphouse.v1.TriggerGcRequest\x1a\x1f.pumphouse.v1.TriggerGcResponse2[\n\x0bTxnResolver\x12L\n\tTxnStatus\x12\x1e.pumphouse.v1.TxnStatusRequest\x1a\x1f.pumphouse.v1.TxnStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpumphouse/proto/pumphouse.proto\x12\x0cpumphouse.v1\"M\n\x13WriteBinlogsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\";\n\nItemStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"T\n\x14WriteBinlogsResponse\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12*\n\x08statuses\x18\x02 \x03(\x0b\x32\x18.pumphouse.v1.ItemStatus\"d\n\x12PullBatchesRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x12\n\nstart_from\x18\x02 \x01(\x03\x12\r\n\x05until\x18\x03 \x01(\x03\x12\x17\n\x0fmax_frame_bytes\x18\x04 \x01(\r\"A\n\x07\x42locker\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x0e\n\x06\x61ge_ms\x18\x02 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x03 \x01(\x0c\"\xbe\x01\n\x13PullBatchesResponse\x12\r\n\x05\x66rame\x18\x01 \x01(\x0c\x12\x11\n\twatermark\x18\x02 \x01(\x03\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x13\n\x0bstart_count\x18\x05 \x01(\x04\x12\x10\n\x08sync_log\x18\x06 \x01(\x08\x12\x10\n\x08gc_point\x18\x07 \x01(\x03\x12&\n\x07\x62locker\x18\x08 \x01(\x0b\x32\x15.pumphouse.v1.Blocker\"L\n\x13TransactionsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x12\n\nkey_prefix\x18\x02 \x01(\x0c\x12\r\n\x05\x61\x62ove\x18\x03 \x01(\x03\"@\n\x08Prewrite\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x02 \x01(\x0c\x12\x0c\n\x04open\x18\x03 \x01(\x08\"-\n\x06\x43ommit\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\"\xbf\x01\n\x14TransactionsResponse\x12)\n\tprewrites\x18\x01 \x03(\x0b\x32\x16.pumphouse.v1.Prewrite\x12%\n\x07\x63ommits\x18\x02 \x03(\x0b\x32\x14.pumphouse.v1.Commit\x12\x0c\n\x04last\x18\x03 \x01(\x08\x12\x10\n\x08gc_point\x18\x04 \x01(\x03\x12\r\n\x05\x61\x62ove\x18\x05 \x01(\x03\x12&\n\x08kept_out\x18\x06 \x03(\x0b\x32\x14.pumphouse.v1.Commit\"#\n\rStatusRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\"F\n\rPendingCommit\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x08\"\xa2\x04\n\x0eStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x13\n\x0bstart_count\x18\x03 \x01(\x04\x12\r\n\x05state\x18\x04 \x01(\t\x12\x11\n\twatermark\x18\x05 \x01(\x03\x12\x10\n\x08gc_point\x18\x06 \x01(\x03\x12\x16\n\x0e\x64\x65letion_limit\x18\x07 \x01(\x03\x12\x12\n\ngc_held_by\x18\x08 \x03(\t\x12\x12\n\nunresolved\x18\t \x01(\x04\x12\x30\n\x11oldest_unresolved\x18\n \x03(\x0b\x32\x15.pumphouse.v1.Blocker\x12)\n\x04late\x18\x0b \x03(\x0b\x32\x1b.pumphouse.v1.PendingCommit\x12,\n\x07orphans\x18\x0c \x03(\x0b\x32\x1b.pumphouse.v1.PendingCommit\x12\x17\n\x0fvalue_log_bytes\x18\r \x01(\x04\x12\x17\n\x0fvalue_log_files\x18\x0e \x01(\x04\x12\x17\n\x0f\x61vailable_bytes\x18\x0f \x01(\x04\x12\x11\n\tread_only\x18\x10 \x01(\x08\x12\x15\n\rwriter_failed\x18\x11 \x01(\x08\x12\x10\n\x08sync_log\x18\x12 \x01(\x08\x12\x11\n\tslow_mode\x18\x13 \x01(\x08\x12\x19\n\x11\x64uplicate_commits\x18\x14 \x01(\x04\x12\x0f\n\x07version\x18\x15 \x01(\t\x12\x10\n\x08in_clear\x18\x16 \x03(\t\"X\n\rAcceptRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x10\n\x0e\x41\x63\x63\x65ptResponse\"e\n\rSettleRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0b\n\x03who\x18\x05 \x01(\t\"\x10\n\x0eSettleResponse\"&\n\x10TriggerGcRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\"\xa1\x02\n\x11TriggerGcResponse\x12\x0f\n\x07started\x18\x01 \x01(\x08\x12\x10\n\x08gc_point\x18\x02 \x01(\x03\x12\x16\n\x0e\x64\x65letion_limit\x18\x03 \x01(\x03\x12\x0f\n\x07held_by\x18\x04 \x03(\t\x12\x13\n\x0b\x66reed_files\x18\x05 \x01(\x04\x12\x13\n\x0b\x66reed_bytes\x18\x06 \x01(\x04\x12\x12\n\nkept_files\x18\x07 \x01(\x04\x12#\n\x16requested_by_retention\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12%\n\x18requested_by_checkpoints\x18\t \x01(\x03H\x01\x88\x01\x01\x42\x19\n\x17_requested_by_retentionB\x1b\n\x19_requested_by_checkpoints\"^\n\x10TxnStatusRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x14\n\x0cprewrite_key\x18\x03 \x01(\x0c\x12\x0e\n\x06\x64\x65\x63ide\x18\x04 \x01(\x08\"\x98\x01\n\x11TxnStatusResponse\x12\x38\n\x07outcome\x18\x01 \x01(\x0e\x32\'.pumphouse.v1.TxnStatusResponse.Outcome\x12\x11\n\tcommit_ts\x18\x02 \x01(\x03\"6\n\x07Outcome\x12\x0b\n\x07PENDING\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x32\xb2\x04\n\tPumpBatch\x12Y\n\x0cWriteBinlogs\x12!.pumphouse.v1.WriteBinlogsRequest\x1a\".pumphouse.v1.WriteBinlogsResponse(\x01\x30\x01\x12T\n\x0bPullBatches\x12 .pumphouse.v1.PullBatchesRequest\x1a!.pumphouse.v1.PullBatchesResponse0\x01\x12W\n\x0cTransactions\x12!.pumphouse.v1.TransactionsRequest\x1a\".pumphouse.v1.TransactionsResponse0\x01\x12\x43\n\x06Status\x12\x1b.pumphouse.v1.StatusRequest\x1a\x1c.pumphouse.v1.StatusResponse\x12\x43\n\x06\x41\x63\x63\x65pt\x12\x1b.pumphouse.v1.AcceptRequest\x1a\x1c.pumphouse.v1.AcceptResponse\x12\x43\n\x06Settle\x12\x1b.pumphouse.v1.SettleRequest\x1a\x1c.pumphouse.v1.SettleResponse\x12L\n\tTriggerGc\x12\x1e.pumphouse.v1.TriggerGcRequest\x1a\x1f.pumphouse.v1.TriggerGcResponse2[\n\x0bTxnResolver\x12L\n\tTxnStatus\x12\x1e.pumphouse.v1.TxnStatusRequest\x1a\x1f.pumphouse.v1.TxnStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,32 +43,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BLOCKER']._serialized_end=442
   _globals['_PULLBATCHESRESPONSE']._serialized_start=445
   _globals['_PULLBATCHESRESPONSE']._serialized_end=635
-  _globals['_STATUSREQUEST']._serialized_start=637
-  _globals['_STATUSREQUEST']._serialized_end=672
-  _globals['_PENDINGCOMMIT']._serialized_start=674
-  _globals['_PENDINGCOMMIT']._serialized_end=744
-  _globals['_STATUSRESPONSE']._serialized_start=747
-  _globals['_STATUSRESPONSE']._serialized_end=1293
-  _globals['_ACCEPTREQUEST']._serialized_start=1295
-  _globals['_ACCEPTREQUEST']._serialized_end=1383
-  _globals['_ACCEPTRESPONSE']._serialized_start=1385
-  _globals['_ACCEPTRESPONSE']._serialized_end=1401
-  _globals['_SETTLEREQUEST']._serialized_start=1403
-  _globals['_SETTLEREQUEST']._serialized_end=1504
-  _globals['_SETTLERESPONSE']._serialized_start=1506
-  _globals['_SETTLERESPONSE']._serialized_end=1522
-  _globals['_TRIGGERGCREQUEST']._serialized_start=1524
-  _globals['_TRIGGERGCREQUEST']._serialized_end=1562
-  _globals['_TRIGGERGCRESPONSE']._serialized_start=1565
-  _globals['_TRIGGERGCRESPONSE']._serialized_end=1854
-  _globals['_TXNSTATUSREQUEST']._serialized_start=1856
-  _globals['_TXNSTATUSREQUEST']._serialized_end=1950
-  _globals['_TXNSTATUSRESPONSE']._serialized_start=1953
-  _globals['_TXNSTATUSRESPONSE']._serialized_end=2105
-  _globals['_TXNSTATUSRESPONSE_OUTCOME']._serialized_start=2051
-  _globals['_TXNSTATUSRESPONSE_OUTCOME']._serialized_end=2105
-  _globals['_PUMPBATCH']._serialized_start=2108
-  _globals['_PUMPBATCH']._serialized_end=2581
-  _globals['_TXNRESOLVER']._serialized_start=2583
-  _globals['_TXNRESOLVER']._serialized_end=2674
+  _globals['_TRANSACTIONSREQUEST']._serialized_start=637
+  _globals['_TRANSACTIONSREQUEST']._serialized_end=713
+  _globals['_PREWRITE']._serialized_start=715
+  _globals['_PREWRITE']._serialized_end=779
+  _globals['_COMMIT']._serialized_start=781
+  _globals['_COMMIT']._serialized_end=826
+  _globals['_TRANSACTIONSRESPONSE']._serialized_start=829
+  _globals['_TRANSACTIONSRESPONSE']._serialized_end=1020
+  _globals['_STATUSREQUEST']._serialized_start=1022
+  _globals['_STATUSREQUEST']._serialized_end=1057
+  _globals['_PENDINGCOMMIT']._serialized_start=1059
+  _globals['_PENDINGCOMMIT']._serialized_end=1129
+  _globals['_STATUSRESPONSE']._serialized_start=1132
+  _globals['_STATUSRESPONSE']._serialized_end=1678
+  _globals['_ACCEPTREQUEST']._serialized_start=1680
+  _globals['_ACCEPTREQUEST']._serialized_end=1768
+  _globals['_ACCEPTRESPONSE']._serialized_start=1770
+  _globals['_ACCEPTRESPONSE']._serialized_end=1786
+  _globals['_SETTLEREQUEST']._serialized_start=1788
+  _globals['_SETTLEREQUEST']._serialized_end=1889
+  _globals['_SETTLERESPONSE']._serialized_start=1891
+  _globals['_SETTLERESPONSE']._serialized_end=1907
+  _globals['_TRIGGERGCREQUEST']._serialized_start=1909
+  _globals['_TRIGGERGCREQUEST']._serialized_end=1947
+  _globals['_TRIGGERGCRESPONSE']._serialized_start=1950
+  _globals['_TRIGGERGCRESPONSE']._serialized_end=2239
+  _globals['_TXNSTATUSREQUEST']._serialized_start=2241
+  _globals['_TXNSTATUSREQUEST']._serialized_end=2335
+  _globals['_TXNSTATUSRESPONSE']._serialized_start=2338
+  _globals['_TXNSTATUSRESPONSE']._serialized_end=2490
+  _globals['_TXNSTATUSRESPONSE_OUTCOME']._serialized_start=2436
+  _globals['_TXNSTATUSRESPONSE_OUTCOME']._serialized_end=2490
+  _globals['_PUMPBATCH']._serialized_start=2493
+  _globals['_PUMPBATCH']._serialized_end=3055
+  _globals['_TXNRESOLVER']._serialized_start=3057
+  _globals['_TXNRESOLVER']._serialized_end=3148
 # @@protoc_insertion_point(module_scope)

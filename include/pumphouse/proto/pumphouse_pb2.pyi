@@ -77,6 +77,50 @@ class PullBatchesResponse(_message.Message):
     blocker: Blocker
     def __init__(self, frame: _Optional[bytes] = ..., watermark: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., sync_log: _Optional[bool] = ..., gc_point: _Optional[int] = ..., blocker: _Optional[_Union[Blocker, _Mapping]] = ...) -> None: ...
 
+class TransactionsRequest(_message.Message):
+    __slots__ = ("cluster_id", "key_prefix", "above")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    key_prefix: bytes
+    above: int
+    def __init__(self, cluster_id: _Optional[int] = ..., key_prefix: _Optional[bytes] = ..., above: _Optional[int] = ...) -> None: ...
+
+class Prewrite(_message.Message):
+    __slots__ = ("start_ts", "prewrite_key", "open")
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    PREWRITE_KEY_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    start_ts: int
+    prewrite_key: bytes
+    open: bool
+    def __init__(self, start_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., open: _Optional[bool] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("start_ts", "commit_ts")
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    start_ts: int
+    commit_ts: int
+    def __init__(self, start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ...) -> None: ...
+
+class TransactionsResponse(_message.Message):
+    __slots__ = ("prewrites", "commits", "last", "gc_point", "above", "kept_out")
+    PREWRITES_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    GC_POINT_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_OUT_FIELD_NUMBER: _ClassVar[int]
+    prewrites: _containers.RepeatedCompositeFieldContainer[Prewrite]
+    commits: _containers.RepeatedCompositeFieldContainer[Commit]
+    last: bool
+    gc_point: int
+    above: int
+    kept_out: _containers.RepeatedCompositeFieldContainer[Commit]
+    def __init__(self, prewrites: _Optional[_Iterable[_Union[Prewrite, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., last: _Optional[bool] = ..., gc_point: _Optional[int] = ..., above: _Optional[int] = ..., kept_out: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ("cluster_id",)
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]

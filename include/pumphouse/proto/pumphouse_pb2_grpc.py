@@ -45,6 +45,11 @@ class PumpBatchStub:
                 request_serializer=pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesRequest.SerializeToString,
                 response_deserializer=pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesResponse.FromString,
                 _registered_method=True)
+        self.Transactions = channel.unary_stream(
+                '/pumphouse.v1.PumpBatch/Transactions',
+                request_serializer=pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsRequest.SerializeToString,
+                response_deserializer=pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/pumphouse.v1.PumpBatch/Status',
                 request_serializer=pumphouse_dot_proto_dot_pumphouse__pb2.StatusRequest.SerializeToString,
@@ -80,6 +85,14 @@ class PumpBatchServicer:
 
     def PullBatches(self, request, context):
         """Committed binlogs with commit ts > start_from, in order (commit_ts, start_ts). Frames of 1-4 MiB.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Transactions(self, request, context):
+        """What the Pump has of a writer's transactions, those behind the watermark too: what a writer that has lost its own
+        records decides by. Neither in order nor without repeats.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +136,11 @@ def add_PumpBatchServicer_to_server(servicer, server):
                     servicer.PullBatches,
                     request_deserializer=pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesRequest.FromString,
                     response_serializer=pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesResponse.SerializeToString,
+            ),
+            'Transactions': grpc.unary_stream_rpc_method_handler(
+                    servicer.Transactions,
+                    request_deserializer=pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsRequest.FromString,
+                    response_serializer=pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsResponse.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -200,6 +218,33 @@ class PumpBatch:
             '/pumphouse.v1.PumpBatch/PullBatches',
             pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesRequest.SerializeToString,
             pumphouse_dot_proto_dot_pumphouse__pb2.PullBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pumphouse.v1.PumpBatch/Transactions',
+            pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsRequest.SerializeToString,
+            pumphouse_dot_proto_dot_pumphouse__pb2.TransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

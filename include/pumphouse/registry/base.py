@@ -46,7 +46,9 @@ class CaptureRecord:
     ``source``: address without secrets; ``server``: identity of the server behind it. ``owner``: of the process that
     runs it, random; only that one decides while its ``heartbeat`` (seconds since the epoch) is younger than
     CAPTURE_TTL_S. ``gtid``: what the Pumps have of the source, all of it; ``moment``: when the source committed the
-    last of it, seconds since the epoch, 0 = nothing yet. ``reason``: of a state FAILED.
+    last of it, seconds since the epoch, 0 = nothing yet. ``start_ts``, ``commit_ts``: of that last one; a commit ts
+    of 0: nothing was decided since the journal began, which was then. ``anew``: the history does not say yet that
+    rows before that are unknown. ``reason``: of a state FAILED.
     """
 
     capture_id: str
@@ -60,6 +62,9 @@ class CaptureRecord:
     moment: float = 0.0
     lag_s: float = 0.0
     transactions: int = 0
+    start_ts: int = 0
+    commit_ts: int = 0
+    anew: bool = False
     reason: str = ""
 
 

@@ -33,6 +33,9 @@ def to_json(record: CaptureRecord) -> bytes:
         "moment": record.moment,
         "lag_s": record.lag_s,
         "transactions": record.transactions,
+        "start_ts": record.start_ts,
+        "commit_ts": record.commit_ts,
+        "anew": record.anew,
     }
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -55,6 +58,9 @@ def from_json(data: bytes) -> CaptureRecord:
             moment=strict.number(value["moment"]),
             lag_s=strict.number(value["lag_s"]),
             transactions=strict.integer(value["transactions"], 0, (1 << 63) - 1),
+            start_ts=strict.integer(value["start_ts"], 0, (1 << 63) - 1),
+            commit_ts=strict.integer(value["commit_ts"], 0, (1 << 63) - 1),
+            anew=strict.boolean(value["anew"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"a registry value is no capture: {data!r:.200}", reason=str(error)) from error

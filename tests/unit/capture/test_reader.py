@@ -315,6 +315,13 @@ def test_sets_of_gtids() -> None:
     assert f"{one}:6" not in mysql
     assert mysql.covers(GtidSet.parse(f"{one}:2-4", Flavor.MYSQL))
     assert not mysql.covers(GtidSet.parse(f"{one}:4-6", Flavor.MYSQL))
+    assert (
+        str(mysql.lacking(GtidSet.parse(f"{one}:4-7:9-12,{other}:1-4", Flavor.MYSQL)))
+        == f"{one}:6-7:10-12,{other}:1-2:4"
+    )
+    assert not mysql.lacking(GtidSet.parse(f"{one}:2-3:9", Flavor.MYSQL))
+    assert str(maria.lacking(GtidSet.parse("0-1-43,1-2-6,2-1-1", Flavor.MARIADB))) == "0-1-43,2-1-1"
+    assert str(maria.lacking(GtidSet.parse("0-9-42,1-9-6", Flavor.MARIADB))) == "0-9-42"  # one number of two servers
     for text, flavor in (
         ("0-1", Flavor.MARIADB),
         (f"{one}:0", Flavor.MYSQL),

@@ -115,6 +115,22 @@ class GtidSet:
             for first, end in found
         )
 
+    def lacking(self, other: GtidSet) -> GtidSet:
+        """What of the other is not in this one; of a MariaDB's domains the last one.
+
+        A number that two servers gave is not the same transaction: where the ends of a domain say so, it is lacking.
+        """
+        if self.flavor is Flavor.MARIADB:
+            strange = {
+                domain: (server, number)
+                for domain, (server, number) in other.last.items()
+                if number > self.last.get(domain, (0, 0))[1]
+                or (number == self.last[domain][1] and server != self.last[domain][0])
+            }
+            return GtidSet(self.flavor, strange, {})
+        gone = {name: _without(found, self.done.get(name, ())) for name, found in other.done.items()}
+        return GtidSet(self.flavor, {}, {name: found for name, found in gone.items() if found})
+
     def encoded(self) -> bytes:
         """A MySQL's set as COM_BINLOG_DUMP_GTID has it: counts and numbers, little endian; intervals end behind."""
         out = bytearray(struct.pack("<Q", len(self.done)))
@@ -146,6 +162,21 @@ def _with(found: Intervals, numbers: list[int]) -> Intervals:
     rows = numbers[-1] - numbers[0] + 1 == len(numbers) == len(set(numbers))
     more = [(numbers[0], numbers[-1])] if rows else [(each, each) for each in numbers]
     return _joined([*found, *more])
+
+
+def _without(found: Intervals, taken: Intervals) -> Intervals:
+    out = []
+    for first, end in found:
+        low = first
+        for begin, last in taken:
+            if last < low or begin > end:
+                continue
+            if begin > low:
+                out.append((low, begin - 1))
+            low = last + 1
+        if low <= end:
+            out.append((low, end))
+    return tuple(out)
 
 
 def _joined(found: list[tuple[int, int]]) -> Intervals:

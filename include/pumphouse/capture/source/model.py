@@ -151,7 +151,7 @@ class Query:
         sql_mode: bits, as the server numbers them; None = not said.
         client_collation, connection_collation, server_collation, database_collation: ids; 0 = not said.
         time_zone: name or offset; '' = not said.
-        seconds, micros: NOW() of the statement, in seconds since 1970, and its fraction.
+        seconds, micros: NOW() of the statement, in seconds since 1970, and its fraction; 0 = not said.
         flags: bits of the options that were set: 1 << 26 foreign_key_checks = 0, 1 << 27 unique_checks = 0,
             1 << 14 sql_auto_is_null, 1 << 19 autocommit = 0; None = not said.
         lc_time_names: number of the locale; 0 = not said.

@@ -1,0 +1,237 @@
+"""The schema of imported files: the texts of their DDLs run on a shadow, and what became of it are DDL jobs.
+
+The shadow and the reading are those of captures (`pumphouse.capture.ddl`). A file says less of a statement than a
+binlog does: neither its session's time zone nor when it ran. What depends on these is refused, unless the user gives
+the statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from pumphouse.archive.ddl import ArchivedJob
+from pumphouse.capture.ddl import Schema
+from pumphouse.capture.schemas import StoredSchema
+from pumphouse.capture.shadow import Shadow, kind_of_program
+from pumphouse.capture.source.model import Query
+from pumphouse.errors import BinlogError, ImportRefused
+from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.schema_import.changes import Known
+from pumphouse.schema_import.columns import Raw
+
+_UTC = "+00:00"
+_USE = re.compile(rb"use `((?:[^`]|``)+)`;\s?(.*)", re.DOTALL | re.IGNORECASE)
+# TiDB's default collation of a character set, where it is another one than a MariaDB's or a MySQL's.
+_COLLATIONS = {
+    name: f"{name}_bin" for name in ("utf8mb4", "utf8", "utf8mb3", "latin1", "ascii")
+}  # fmt: skip
+_CHARSET = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/
+    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+
+_CREATE = re.compile(r"\s*CREATE\s+TABLE\b", re.IGNORECASE)
+_PARTS = re.compile(r"`(?:[^`]|``)+`|[\w$]+")
+_NAMED = re.compile(rf"(?:{_PARTS.pattern})(?:\s*\.\s*(?:{_PARTS.pattern}))?")
+_COMMENT = re.compile(r"/\*.*?\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
+_DROP = re.compile(
+    r"\s*DROP\s+(?P<what>TABLES?|DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?(?P<names>.*)", re.IGNORECASE | re.DOTALL
+)
+
+
+def parted(text: bytes) -> tuple[str, bytes]:
+    """Database and statement of a DDL as a Drainer writes it."""
+    found = _USE.fullmatch(text)
+    if found is None:
+        return "", text.removesuffix(b";")
+    return found[1].decode("utf-8", "replace").replace("``", "`"), found[2].removesuffix(b";")
+
+
+def dropped(text: str, db: str) -> list[tuple[str, ...]]:
+    """What a DROP TABLE or DROP DATABASE names, in lower case: databases are names of one part.
+
+    A TiDB takes names whatever their capitals. Of other statements the shadow says that there is no such table; that of
+    a DROP says nothing, since TiDB writes one for each table, with the same text.
+    """
+    found = _DROP.match(_COMMENT.sub(" ", text))
+    names = [tuple(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in _PARTS.findall(each))
+             for each in _NAMED.findall(found["names"])] if found is not None else []  # fmt: skip
+    of_table = found is not None and found["what"].lower().startswith("table")
+    return [tuple(part.lower() for part in ((db, *name) if of_table and len(name) == 1 else name)) for name in names]
+
+
+def as_tidb_reads(text: str) -> str:
+    """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another."""
+
+    def named(found: re.Match[str]) -> str:
+        collation = _COLLATIONS.get((found["name"] or "").lower())
+        return f"{found[0]} COLLATE {collation}" if collation else found[0]
+
+    return _CHARSET.sub(named, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDdl:
+    """One DDL of a file."""
+
+    commit_ts: Tso
+    text: bytes
+    place: str  # for people
+
+
+class _Followed(Schema):
+    """As of a captured source, but rows that foreign keys change are in the files, as TiDB writes them."""
+
+    __slots__ = ()
+
+    def refuse_actions(self) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class FileSchema(AbstractContextManager["FileSchema"]):
+    """The schema as of the last DDL that was applied.
+
+    Args:
+        schema: the shadow, and the history so far.
+        instead: commit ts -> a statement that runs in place of the file's.
+    """
+
+    schema: Schema
+    instead: Mapping[Tso, str]
+    _tables: dict[tuple[str, str], TableInfo] | None = field(default=None)
+
+    @classmethod
+    def start(cls, folder: Path, program: str, instead: Mapping[Tso, str]) -> Self:
+        """Start the shadow, empty; ConfigError."""
+        shadow = Shadow.start(folder, StoredSchema(server=kind_of_program(program)), program)
+        schema = _Followed(shadow=shadow, known=Known.of([]), own=frozenset(), without=lambda _db, _name: False)
+        return cls(schema, instead)
+
+    def __exit__(self, *_: object) -> None:
+        self.schema.shadow.close()
+
+    @property
+    def version(self) -> int:
+        """Schema version that rows are of."""
+        return self.schema.known.version
+
+    @property
+    def tables(self) -> dict[tuple[str, str], TableInfo]:
+        """By database and name."""
+        if self._tables is None:
+            self._tables = self.schema.tables()
+        return self._tables
+
+    def begin(self, text: str, at: Tso, place: str) -> list[Job]:
+        """The schema before the files: statements, each ended by a ``;`` at the end of a line.
+
+        Raises:
+            ImportRefused: one of them does not run.
+        """
+        found, db = [], ""
+        for number, each in enumerate(re.split(r";[ \t]*(?:\r?\n|\Z)", text)):
+            said = re.sub(r"^(?:\s|--[^\n]*\n|#[^\n]*\n)+", "", each)
+            if not said.strip():
+                continue
+            if use := re.fullmatch(r"use\s+`?([^`;]+?)`?\s*", said, re.IGNORECASE):
+                db = use[1]
+                continue
+            where = f"{place}, statement {number + 1}"
+            found += self._applied(
+                db, said, at, where, zone=_UTC, hint="write it as a MariaDB takes it, behind CREATE DATABASE and USE"
+            )
+        for raw in found:
+            raw.pop("had_rows", None)
+        return [Job.from_dict(raw) for raw in found]
+
+    def apply(self, ddl: FileDdl) -> list[Raw]:
+        """Jobs of a DDL, without times.
+
+        Raises:
+            ImportRefused: what it did cannot be told; its text, its place and the way out are named.
+        """
+        db, text = parted(ddl.text)
+        said, zone = text.decode("utf-8", "replace"), ""
+        if ddl.commit_ts in self.instead:
+            said, zone = self.instead[ddl.commit_ts].strip().rstrip(";"), _UTC
+            if not said:
+                return []
+        found = self._applied(db, said, ddl.commit_ts, ddl.place, zone=zone)
+        for raw in found:
+            if raw.get("had_rows"):
+                name = f"{raw['schema_name']}.{raw['table_name']}"
+                raise self._refused(ddl.place, said, ddl.commit_ts, f"what rows of {name} are behind it is not known")
+        if left := sorted(".".join(name) for name in dropped(said, db) if name in self._folded()):
+            why = f"{left[0]} is still there: it was created with other capitals, which this server takes for another"
+            raise self._refused(ddl.place, said, ddl.commit_ts, why)
+        if len(found) == 1:
+            found[0]["query"] = text.decode("utf-8", "replace")
+        return found
+
+    def _databases(self) -> set[str]:
+        return {info.name for info in self.schema.known.timeline.databases_at(MAX_TSO)}
+
+    def _folded(self) -> set[tuple[str, ...]]:
+        """Tables, and databases as names of one part, in lower case."""
+        return {(db.lower(),) for db in self._databases()} | {(db.lower(), name.lower()) for db, name in self.tables}
+
+    def _applied(self, db: str, text: str, at: Tso, place: str, *, zone: str, hint: str = "") -> list[Raw]:
+        query = Query(
+            text=as_tidb_reads(text.rstrip("; \t\r\n")).encode(), schema=db, before=0, sql_mode=0, client_collation=45,
+            connection_collation=46, server_collation=46, time_zone=zone, explicit_defaults=True,
+        )  # fmt: skip
+        if db and db not in self._databases():
+            raise self._refused(place, text, at, f"no DDL made the database {db}", hint)
+        try:
+            jobs, _ = self.schema.apply(query)
+        except BinlogError as error:
+            raise self._refused(place, text, at, error.message, hint) from error
+        if not jobs and _CREATE.match(text):
+            raise self._refused(place, text, at, "it made no table: it names no database, or one was there", hint)
+        self._tables = None
+        return jobs
+
+    @staticmethod
+    def _refused(place: str, text: str, at: Tso, why: str, hint: str = "") -> ImportRefused:
+        return ImportRefused(
+            f"{place}: the DDL {text[:300]!r} cannot be followed: {why}",
+            hint=hint
+            or "is a table missing that was there before the files? --schema FILE names it. Else give a statement "
+            f"that a MariaDB takes and that means the same: --ddl {at}=STATEMENT (empty: it changes no table)",
+            place=place,
+        )
+
+
+def timed(jobs: list[Raw], commit_ts: Tso, after: Tso, place: str) -> list[ArchivedJob]:
+    """Jobs of one commit ts with times of their own, the last at it and the others just below.
+
+    Raises:
+        ImportRefused: something else of the files has one of these times.
+    """
+    first = commit_ts - len(jobs) + 1
+    if jobs and first <= after:
+        raise ImportRefused(
+            f"{place}: the DDL becomes {len(jobs)} jobs, and {first - 1} to {after} is taken by what stands before it",
+            hint="give it as one statement of one change each (--ddl)",
+            place=place,
+        )
+    found = []
+    for ts, raw in enumerate(jobs, first):
+        raw["start_ts"] = ts - 1
+        raw["binlog"]["FinishedTS"] = ts
+        job = Job.from_dict(raw)
+        found.append(
+            ArchivedJob(
+                commit_ts=Tso(ts), start_ts=Tso(ts - 1), job_id=job.id, schema_state=job.schema_state,
+                query=job.query.encode(), job=job.text,
+            )
+        )  # fmt: skip
+    return found
