@@ -939,19 +939,19 @@ class Settings(Section):
             raise ConfigError(_explain(error), path=str(source)) from error
 
     @classmethod
-    def read_only(cls, *sections: str) -> Self:
+    def read_only(cls, *sections: str, path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:
         """Settings of these sections, the rest at its defaults: for what a DAG file needs while Airflow parses it.
 
         A wrong value of another section then stops the tasks alone, which read all settings.
         """
-        data = {name: value for name, value in _file_values(None).items() if name in sections}
-        for name, value in _environment(sections).items():
+        data = {name: value for name, value in _file_values(path).items() if name in sections}
+        for name, value in (_environment(sections) | dict(overrides or {})).items():
             section, _, field = name.partition(".")
             _set(data, section, field, value)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise ConfigError(_explain(error), path=str(settings_file())) from error
+            raise ConfigError(_explain(error), path=str(settings_file(path))) from error
 
 
 def settings_file(path: Path | None = None) -> Path:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from airflow.sdk import Asset
 
 from binlog_airflow.xcom import clock_time
 
-ARCHIVE = Asset(name="pumphouse_archive", uri="x-pumphouse://archive/main")
-SCHEMA = Asset(name="pumphouse_schema", uri="x-pumphouse://schema/main")
-KAFKA = Asset(name="pumphouse_kafka", uri="x-pumphouse://kafka/main")
-TARGET = Asset(name="pumphouse_target", uri="x-pumphouse://target/main")
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """The assets of one installation."""
+
+    archive: Asset
+    schema: Asset
+    target: Asset
+    kafka: Asset
+
+    @classmethod
+    def of(cls, prefix: str = "") -> Self:
+        """By the prefix of its DAGs; '' = the first one."""
+        made = (Asset(f"{prefix}pumphouse_{what}", f"x-pumphouse://{what}/{prefix or 'main'}") for what in _KINDS)
+        return cls(*made)
+
+
+_KINDS = ("archive", "schema", "target", "kafka")
 
 
 def moved(end: str | int, **facts: Any) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 Secrets stay in the connection's login and password; everything else lies in its extra, named as the
 setting is. The operators' token is in the extra too, which Airflow encrypts, and masks by that name. Settings that no
-connection names come from the environment and pumphouse.toml, as for the command line.
+connection names come from the environment and pumphouse.toml, as for the command line. A connection by another name
+than the first installation's says everything of its part: nothing of one archive or cluster is ever put together with
+something of another.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -86,6 +89,8 @@ class ArchiveHook(_SettingsHook):
 
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         found = {f"archive.{name}": value for name, value in extra.items()}
+        if self.conn_id != ARCHIVE:
+            found = _whole(self.conn_id, found, [f"archive.{name}" for name in (*self.fields, *_NO_FIELDS)], "root")
         if connection.login:
             found["archive.s3_access_key"] = connection.login
             found["archive.s3_secret_key"] = connection.password or ""
@@ -108,6 +113,8 @@ class ClusterHook(_SettingsHook):
     hook_name = "Pumphouse cluster"
     fields = (
         "url",
+        "user",
+        "password",
         "history",
         "history_tls_ca",
         "history_tls_check_name",
@@ -123,6 +130,8 @@ class ClusterHook(_SettingsHook):
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
         names = {
             "url": "cluster.url",
+            "user": "cluster.user",
+            "password": "cluster.password",
             "history": "schema.history",
             "history_tls_ca": "schema.history_tls_ca",
             "history_tls_check_name": "schema.history_tls_check_name",
@@ -132,6 +141,10 @@ class ClusterHook(_SettingsHook):
             "operator_token": "cluster.operator_token",
         }
         found = {names[name]: value for name, value in extra.items()}
+        if self.conn_id != CLUSTER:
+            found = _whole(
+                self.conn_id, found, [*names.values(), "schema.history_password", "tls.cert_allowed_cn"], "url"
+            )
         if connection.password:
             found["schema.history_password"] = connection.password
         return found
@@ -225,14 +238,14 @@ class KafkaHook(_SettingsHook):
         super().__init__(kafka_conn_id)
 
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
-        if not extra.get("bootstrap_servers"):
-            raise ConfigError(
-                f"connection {self.conn_id!r} names no bootstrap_servers: those of the settings are not taken",
-                hint="fill them in in Admin > Connections, or delete the connection",
-            )
-        # A password of the settings never goes to brokers that somebody else named.
-        user = {"kafka.sasl_username": connection.login or "", "kafka.sasl_password": connection.password or ""}
-        return {f"kafka.{name}": value for name, value in extra.items()} | user
+        # Whole by whatever name: no password of the settings goes to brokers that somebody else named.
+        found = {f"kafka.{name}": value for name, value in extra.items()}
+        names = [f"kafka.{name}" for name in (*self.fields, "sasl_username", "sasl_password")]
+        found = _whole(self.conn_id, found, names, "bootstrap_servers")
+        if connection.login:
+            found["kafka.sasl_username"] = connection.login
+            found["kafka.sasl_password"] = connection.password or ""
+        return found
 
     def _probe(self) -> str:
         from pumphouse.export.kafkatopic import Brokers, look
@@ -242,6 +255,26 @@ class KafkaHook(_SettingsHook):
             raise ConfigError("the connection names no topic", hint="without one, it is <cluster id>_obinlog")
         look(Brokers(kafka, kafka.topic))
         return f"{kafka.bootstrap_servers} has the topic {kafka.topic}"
+
+
+_NO_FIELDS = ("s3_access_key", "s3_secret_key", "cluster_id")
+
+
+def _whole(conn_id: str, said: Mapping[str, Any], names: Iterable[str], needed: str) -> dict[str, Any]:
+    """What a connection says, and the default of whatever else its type can say; ConfigError without what is needed."""
+    from pumphouse.settings import Settings
+
+    if not any(name.endswith(f".{needed}") for name in said):
+        raise ConfigError(
+            f"connection {conn_id!r} names no {needed}: that of another connection or of the settings is not taken",
+            hint=f"fill in {needed} in Admin > Connections",
+        )
+    sections = {info.alias or name: info.default for name, info in Settings.model_fields.items()}
+    defaults = {}
+    for each in names:
+        section, _, field = each.partition(".")
+        defaults[each] = type(sections[section]).model_fields[field].default
+    return defaults | dict(said)
 
 
 def _own_server(connection: Connection, conn_id: str) -> dict[str, Any]:
@@ -270,17 +303,21 @@ def settings_from(
     restore: str | None = None,
     source: str | None = None,
     kafka: str | None = None,
+    loads: str = DOWNSTREAM,
+    path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
 
     ``downstream``: connection of a target of loads, or NAME of a section [targets.NAME], whose rules it gets then.
-    ``restore``: connection of the restore target. What loads keep up to date is then the connection of loads, where
-    there is one: a restore is held against it.
-    ``kafka``: connection of the brokers, where there is one.
+    ``restore``: connection of the restore target. What loads keep up to date is then the connection ``loads``, where
+    there is one: a restore is held against it. ``path``: a settings file in place of pumphouse.toml. ``overrides``:
+    ``section.name`` -> value of what neither it nor the environment decides. ``kafka``: connection of the brokers; the
+    first installation's need not be there.
     """
     from pumphouse.settings import Settings
 
-    overrides: dict[str, Any] = {}
+    found: dict[str, Any] = dict(overrides or {})
     for hook in (
         ArchiveHook(archive) if archive else None,
         ClusterHook(cluster) if cluster else None,
@@ -288,28 +325,31 @@ def settings_from(
         SourceHook(source) if source else None,
     ):
         if hook is not None:
-            overrides |= hook.overrides()
+            found |= hook.overrides()
     if restore:
-        overrides |= _loaded()
+        found |= _loaded(loads)
     if kafka:
-        with suppress(AirflowNotFoundException):
-            overrides |= KafkaHook(kafka).overrides()
+        try:
+            found |= KafkaHook(kafka).overrides()
+        except AirflowNotFoundException:
+            if kafka != KAFKA:
+                raise
     if downstream is None:
-        return Settings.read(overrides=overrides)
-    named = downstream in Settings.read(overrides=overrides).targets
+        return Settings.read(path, found)
+    named = downstream in Settings.read(path, found).targets
     hook = DownstreamHook(downstream, f"targets.{downstream}" if named else "target")
     try:
-        overrides |= hook.overrides()
+        found |= hook.overrides()
     except AirflowNotFoundException:
         if not named:
             raise
-    return Settings.read(overrides=overrides).aimed(downstream if named else "target")
+    return Settings.read(path, found).aimed(downstream if named else "target")
 
 
-def _loaded() -> dict[str, Any]:
+def _loaded(conn_id: str) -> dict[str, Any]:
     """The server of [target] as the connection of loads names it; nothing where there is no such connection."""
     try:
-        found = DownstreamHook().overrides()
+        found = DownstreamHook(conn_id).overrides()
     except AirflowNotFoundException:
         return {}
     return {name: value for name, value in found.items() if name.startswith("target.")}

@@ -34,6 +34,8 @@ def get_provider_info() -> dict[str, Any]:
             _connection(
                 "cluster",
                 url="Cluster (pd://…, etcd://… or file:///dir)",
+                user="User of etcd",
+                password="Password of that user",  # noqa: S106 - a label
                 history="DDL history (http://tidb:10080 or mysql://…)",
                 history_tls_ca="CA file of a mysql:// history",
                 history_tls_check_name="false = its certificate need not name the host",

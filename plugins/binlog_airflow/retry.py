@@ -24,11 +24,15 @@ _R = TypeVar("_R")
 
 
 class TaskEnded(SystemExit):
-    """A task ended by an error of ours that its log says already; Airflow adds no stack to a SystemExit."""
+    """A task ended by an error of ours that its log says already; Airflow adds no stack to a SystemExit.
 
-    def __init__(self, error: BinlogError) -> None:
+    ``waited``: it has waited in triggers as long as it may, and another try would wait as long again.
+    """
+
+    def __init__(self, error: BinlogError, *, waited: bool = False) -> None:
         super().__init__(1)
         self.error = error
+        self.waited = waited
 
 
 def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -43,11 +47,16 @@ def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return function(*args, **kwargs)
         except BinlogError as error:
-            log.error(error.said(in_airflow), kind=type(error).__name__)  # noqa: TRY400 - the stack is what is left out
-            log.debug("where", exc_info=True)
-            raise TaskEnded(error) from None
+            raise ended(error) from None
 
     return run
+
+
+def ended(error: BinlogError, *, waited: bool = False) -> TaskEnded:
+    """What a task ends with that failed by an error of ours, which its log has then."""
+    log.error(error.said(in_airflow), kind=type(error).__name__)
+    log.debug("where", exc_info=error)
+    return TaskEnded(error, waited=waited)
 
 
 class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
@@ -64,11 +73,12 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
     ) -> RetryDecision:
         """Ask the error."""
         del max_tries, context
+        waited = isinstance(exception, TaskEnded) and exception.waited
         if isinstance(exception, TaskEnded):
             exception = exception.error
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
-        if exception.retryable:
+        if exception.retryable and not waited:
             delay = timedelta(seconds=min(5 * 2**try_number, 300))
             return RetryDecision.retry(delay=delay, reason=exception.said(in_airflow))
         return RetryDecision.fail(reason=exception.said(in_airflow))

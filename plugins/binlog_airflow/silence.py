@@ -1,10 +1,10 @@
-"""A Pump that is silent while it is pulled is named in the task's log, long before the pull gives up."""
+"""Pumps that hold a window: a silent one is named in the log of its pull; when another pull would get further."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,6 +14,7 @@ from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeKind
 
 if TYPE_CHECKING:
+    from pumphouse.model.tso import Tso
     from pumphouse.parts import Parts
 
 log = structlog.get_logger()
@@ -47,3 +48,28 @@ def naming_silence(open_parts: Callable[[], Parts], node_id: str, *, every_s: fl
     finally:
         over.set()
         thread.join(every_s)
+
+
+def may_go_on(parts: Parts, node_id: str, end: Tso) -> bool:
+    """Whether a pull up to ``end`` of a Pump that held the window could get further now.
+
+    Asks the registry, and our Pump where it is not silent. Anything else is for the pull to judge: a Pump that is gone
+    or offline, and a Go Pump, which cannot be asked.
+    """
+    from pumphouse.archive.puller import open_puller
+    from pumphouse.client.admin import is_silent
+    from pumphouse.errors import PumpUnavailable
+    from pumphouse.rpc.operator import proof
+
+    status = parts.cluster.node(NodeKind.PUMP, node_id)
+    if status is None or status.left:
+        return True
+    if is_silent(status):
+        return False
+    settings = parts.settings
+    try:
+        with closing(open_puller(status, parts.cluster.cluster_id(), settings.tls, proof(settings.cluster))) as puller:
+            answer = puller.status()
+    except PumpUnavailable:
+        return False
+    return answer is None or answer.watermark > end

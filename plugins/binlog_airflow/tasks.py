@@ -1,7 +1,8 @@
-"""What the DAGs' tasks do: read the connections, open the parts, call the same functions as the command line.
+"""What tasks do: read the connections, open the parts, call the same functions as the command line.
 
 Every function takes and returns small JSON, because that is what XCom carries; a window's plan and reports become
-JSON here and nowhere below (`binlog_airflow.xcom`).
+JSON here and nowhere below (`binlog_airflow.xcom`). Each works ``here``, on one installation; the operators are the
+classes around them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 from binlog_airflow import said, xcom
-from binlog_airflow.advice import SOURCE, naming, of_connection
-from binlog_airflow.hooks import KAFKA, RESTORE_TARGET, settings_from
+from binlog_airflow.advice import naming, of_connection
+from binlog_airflow.hooks import ARCHIVE, KAFKA
+from binlog_airflow.installation import HERE, Installation
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from pumphouse.archive.proofs import Proof
     from pumphouse.loader.confirmed import Published
     from pumphouse.parts import Parts
-    from pumphouse.restore.check import Into, Place
+    from pumphouse.restore.check import Place
     from pumphouse.restore.report import RestoreReport, ShownPlan
     from pumphouse.schema.history import JobSource
     from pumphouse.settings import ServerSettings, Settings
@@ -62,18 +64,16 @@ def _parts(settings: Settings) -> Parts:
 
 def _history(parts: Parts) -> JobSource:
     if parts.history is None:
-        raise ConfigError(
-            "the cluster connection names no DDL history", hint="set `history` in the extra of pumphouse_cluster"
-        )
+        raise ConfigError("the cluster connection names no DDL history", hint="set `history` in its extra")
     return parts.history
 
 
-def plan_window(until: datetime | None) -> dict[str, Any] | None:
+def plan_window(until: datetime | None, here: Installation = HERE) -> dict[str, Any] | None:
     """The next window towards the interval's end, None = now; None when the archive is there already."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import plan_window as plan
 
-    settings = settings_from()
+    settings = here.settings()
     with _parts(settings) as parts, noting(parts.archive, "snapshot"):
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
@@ -91,25 +91,33 @@ def node_ids(plan: dict[str, Any]) -> list[str]:
     return list(xcom.read(WindowPlan, plan).node_ids)
 
 
-def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
-    """One Pump's part of a window, into segments that no manifest names yet."""
+def pull_node(
+    plan: dict[str, Any], node_id: str, here: Installation = HERE, *, patience_s: float | None = None
+) -> dict[str, Any]:
+    """One Pump's part of a window, into segments that no manifest names yet. ``patience_s``: as of the library's."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import pull_node as pull
     from pumphouse.archive.window import WindowPlan
 
     planned = xcom.read(WindowPlan, plan)
-    settings = settings_from()
+    settings = here.settings()
     with (
         naming_silence(lambda: _parts(settings), node_id),
         _parts(settings) as parts,
         noting(parts.archive, "snapshot"),
     ):
-        done = pull(parts.archive, parts.cluster, planned, node_id, settings)
+        done = pull(parts.archive, parts.cluster, planned, node_id, settings, patience_s=patience_s)
     _say(said.pulled(done))
     return xcom.dump(done)
 
 
-def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
+def commit_window(
+    plan: dict[str, Any],
+    reports: list[dict[str, Any]],
+    here: Installation = HERE,
+    *,
+    patience_s: float | None = None,
+) -> dict[str, Any]:
     """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import commit_window as commit
@@ -117,7 +125,7 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
     from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 
     planned, pulled = xcom.read(WindowPlan, plan), [xcom.read(PullReport, each) for each in reports]
-    settings = settings_from()
+    settings = here.settings()
     with _parts(settings) as parts, noting(parts.archive, "snapshot"):
         archive, cluster, history = parts.archive, parts.cluster, _history(parts)
         try:
@@ -130,18 +138,63 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
                 raise
             done = PublishedWindow.of(newest, planned.until)
         if more:
-            later = run_snapshot(archive, cluster, planned.until, settings, history)
+            later = run_snapshot(archive, cluster, planned.until, settings, history, patience_s=patience_s)
             done = later[-1] if later else done
     _say(said.published(done))
     return xcom.dump(done)
 
 
-def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> dict[str, Any]:
+def extend_archive(
+    until: datetime | None, here: Installation = HERE, *, patience_s: float | None = None
+) -> dict[str, Any] | None:
+    """Windows up to the interval's end, None = now, all Pumps in this task.
+
+    The newest window, whoever published it; None where the archive has none.
+    """
+    from pumphouse.archive.snapshot import run_snapshot
+    from pumphouse.archive.window import PublishedWindow
+
+    settings = here.settings()
+    with _parts(settings) as parts:
+        moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
+        done = run_snapshot(parts.archive, parts.cluster, moment, settings, _history(parts), patience_s=patience_s)
+        newest = parts.archive.last()
+    if newest is None:
+        return None
+    last = done[-1] if done else PublishedWindow.of(newest, moment)
+    _say(said.published(last))
+    return xcom.dump(last)
+
+
+def archive_end(here: Installation = HERE) -> tso.Tso:
+    """Everything with a commit ts up to this lies in the archive."""
+    with _parts(here.settings()) as parts:
+        return parts.readable_archive.end()
+
+
+def target_stands(conn_id: str, here: Installation = HERE) -> tso.Tso | None:
+    """Where a target stands; None where it has no checkpoint, or is not whole."""
+    from pumphouse.loader import state
+    from pumphouse.loader.target import TargetConnection, has_checkpoints
+
+    settings = here.settings(downstream=conn_id)
+    with TargetConnection.open(settings.target) as connection:
+        found = state.read(connection, settings.load.task) if has_checkpoints(connection) else None
+    return found.ts if found is not None and found.state is state.TargetState.READY else None
+
+
+def moment(text: str, here: Installation = HERE) -> tso.Tso:
+    """A TIME as for `pumphouse restore`; now is the cluster's."""
+    with _parts(here.settings()) as parts:
+        return parts.moment(text).ts
+
+
+def dump_source(tables: Sequence[str] | None = None, here: Installation = HERE) -> dict[str, Any]:
     """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
     from pumphouse.capture.passed import waiter
     from pumphouse.dump.run import take_dump
 
-    settings = settings_from(source=conn_id)
+    settings = here.settings(source=here.source)
     with _parts(settings) as parts:
         told = Told()
         done = take_dump(
@@ -158,33 +211,34 @@ def dump_source(tables: Sequence[str] | None = None, conn_id: str = SOURCE) -> d
 
 
 @ordinary_stderr()
-def rebuild_schema() -> dict[str, Any]:
+def rebuild_schema(here: Installation = HERE) -> dict[str, Any]:
     """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
     from pumphouse.runs import schema
 
-    done = schema.run(settings_from())
+    done = schema.run(here.settings())
     _say(said.folded(done))
     return xcom.bounded(asdict(done))
 
 
 @ordinary_stderr()
-def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
+def load_target(run_id: str, conn_id: str, here: Installation = HERE) -> dict[str, Any]:
     """Bring a target up to the archive's end, in safe mode. A retry of the same run takes over from itself."""
     from pumphouse.runs import load
 
-    settings = settings_from(downstream=conn_id)
+    settings = here.settings(downstream=conn_id)
     with naming(conn_id):
         done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
     _say(said.loaded(done))
     return xcom.bounded(done.to_dict())
 
 
-def send_to_kafka(since: str | None, *, anew: bool) -> dict[str, Any]:
+def send_to_kafka(
+    since: str | None, here: Installation = HERE, *, conn_id: str = KAFKA, anew: bool = False
+) -> dict[str, Any]:
     """Send what the topic does not have yet; a try that was killed left whole transactions, and the next goes on."""
     from pumphouse.runs import kafka
 
-    settings = settings_from(kafka=KAFKA)
-    begin = None
+    settings, begin = here.settings(kafka=conn_id), None
     if since:
         with _parts(settings) as parts:
             begin = parts.moment(since).ts
@@ -193,7 +247,7 @@ def send_to_kafka(since: str | None, *, anew: bool) -> dict[str, Any]:
     return xcom.bounded(done.to_dict())
 
 
-def collect_pumps() -> dict[str, Any]:
+def collect_pumps(here: Installation = HERE) -> dict[str, Any]:
     """Trigger GC on every Pump; report what was asked for, what was freed and who holds the rest.
 
     Where GC follows the load, what the archive and every target have is published before. Fails, after GC, when a Pump
@@ -205,11 +259,11 @@ def collect_pumps() -> dict[str, Any]:
     from pumphouse.client.go_gc import GoLimits
     from pumphouse.rpc.operator import proof
 
-    settings = settings_from()
+    settings = here.settings()
     with _parts(settings) as parts:
         cluster = parts.cluster
         known = consumer.require(parts.archive, cluster)
-        published = _publish_loaded(settings, parts) if settings.airflow.gc_follows == "load" else None
+        published = _publish_loaded(settings, parts, here) if settings.airflow.gc_follows == "load" else None
         limits = GoLimits(
             # Not registered here is as bad as empty: the DAG runs to keep an archive safe.
             archived=published.confirmed.archive_end
@@ -229,27 +283,27 @@ def collect_pumps() -> dict[str, Any]:
     return xcom.bounded(found)
 
 
-def _publish_loaded(settings: Settings, parts: Parts) -> Published:
+def _publish_loaded(settings: Settings, parts: Parts, here: Installation) -> Published:
     """Let the Pumps know what the archive and every target that GC waits for have."""
     from pumphouse.loader.confirmed import ask, publish
 
     cluster_id = parts.cluster.cluster_id()
     stands = []
     for conn_id in settings.waited_for:
-        of = settings_from(archive=None, cluster=None, downstream=conn_id)
+        of = here.settings(downstream=conn_id, server_alone=True)
         stands.append(ask(conn_id, of.target, of.load.task, cluster_id, of=partial(of_connection, conn_id)))
     done = publish(parts.archive, parts.cluster, stands)
     _say(done.text())
     return done
 
 
-def verify_archive(*, full: bool) -> dict[str, Any]:
+def verify_archive(here: Installation = HERE, *, full: bool) -> dict[str, Any]:
     """Hold the archive against itself, contents too where ``full``; CorruptionError where anything is wrong."""
     from pumphouse.archive import consumer
     from pumphouse.archive.verified import write_verified
     from pumphouse.archive.verify import verify
 
-    with _parts(settings_from()) as parts:
+    with _parts(here.settings()) as parts:
         archive = parts.archive
         report = verify(archive, checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id), deep=full)
         if report.sound and full:
@@ -266,12 +320,12 @@ def verify_archive(*, full: bool) -> dict[str, Any]:
     return xcom.bounded(report.to_dict())
 
 
-def fold_base_if_due() -> dict[str, Any]:
+def fold_base_if_due(here: Installation = HERE) -> dict[str, Any]:
     """Fold a base where the newest one is older than ``airflow.base_days``; ``nothing`` says why none was."""
     from pumphouse.folding.run import fold_base
     from pumphouse.runs.base import why_not_due
 
-    settings = settings_from()
+    settings = here.settings()
     with _parts(settings) as parts:
         if why := why_not_due(parts.archive, parts.cluster.tso(), settings.airflow.base_days):
             _say(f"no base is folded: {why}")
@@ -279,47 +333,55 @@ def fold_base_if_due() -> dict[str, Any]:
         return xcom.bounded(asdict(fold_base(parts.archive, settings.load, settings.archive, progress=Told())))
 
 
-def copy_archive() -> dict[str, Any]:
+def copy_archive(here: Installation = HERE) -> dict[str, Any]:
     """Bring the copy up to date where ``archive.copy_root`` names one."""
     from pumphouse.runs import copy
 
-    settings = settings_from()
+    settings = here.settings()
     if not settings.archive.copy_root:
         return {"nothing": "archive.copy_root names no copy"}
     return xcom.bounded(copy.told(copy.run(settings, tick=Told())))
 
 
-def delete_orphans() -> dict[str, Any]:
+def delete_orphans(here: Installation = HERE) -> dict[str, Any]:
     """Delete what killed tasks left, and nothing else."""
     from pumphouse.runs import expire
 
-    return xcom.bounded(expire.orphans(settings_from()))
+    return xcom.bounded(expire.orphans(here.settings()))
 
 
-def expire_archive() -> dict[str, Any]:
+def expire_archive(here: Installation = HERE) -> dict[str, Any]:
     """Let go of what retention does not keep."""
     from pumphouse.runs import expire
 
-    settings = settings_from()
-    report = expire.run(settings, servers=_retained_for(settings), orphans=False)
+    settings = here.settings()
+    report = expire.run(settings, servers=_retained_for(settings, here), orphans=False)
     for each in report.held:
         log.warning("archive_held", by=each)
     return xcom.bounded(expire.told(report))
 
 
-def _retained_for(settings: Settings) -> dict[str, ServerSettings]:
-    """Every server that may need something of the archive, by the connection that names it."""
+def _retained_for(settings: Settings, here: Installation) -> dict[str, ServerSettings]:
+    """Every server that may need something of the archive, by the connection that names it.
+
+    ConfigError for another installation than the first, where nobody says which those are.
+    """
+    if here.archive != ARCHIVE and not here.settings_file and not (here.targets and here.restore_targets):
+        raise ConfigError(
+            f"nobody says which servers still need the archive of connection {here.archive!r}: nothing expires",
+            hint="give the operator targets=[…] and restore_targets=[…], or settings_file=…",
+        )
     found: dict[str, ServerSettings] = {}
     named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
     sections = (name for name, each in settings.targets.items() if not each.scratch)
     for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
         with _there_or(conn_id == DOWNSTREAM and conn_id not in named):
-            found[conn_id] = settings_from(archive=None, cluster=None, downstream=conn_id).target
+            found[conn_id] = here.settings(downstream=conn_id, server_alone=True).target
     for conn_id in settings.airflow.restore_targets:
         with _there_or("restore_targets" not in settings.airflow.model_fields_set):
-            found.setdefault(conn_id, settings_from(archive=None, cluster=None, restore=conn_id).restore_target)
+            found.setdefault(conn_id, here.settings(restore=conn_id, server_alone=True).restore_target)
     with _there_or(True):
-        found[SOURCE] = settings_from(archive=None, cluster=None, source=SOURCE).source
+        found[here.source] = here.settings(source=here.source, server_alone=True).source
     return found
 
 
@@ -399,7 +461,7 @@ _FIELDS = frozenset(
 )  # fmt: skip
 
 
-def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
+def _restore_job(form: RestoreForm, here: Installation) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
     """Settings with the form's connection, its section, and the run: of the whole, or of tables."""
     from pumphouse.loader.keys import Predicate
     from pumphouse.restore.parts import Chosen
@@ -407,20 +469,20 @@ def _restore_job(form: RestoreForm) -> tuple[Settings, Place, Callable[..., Rest
 
     where = Predicate(keys=form.keys, low=form.key_from, below=form.key_to)
     if form.tables:
-        settings, into = server_settings(form.target)
+        settings, into = here.of_server(form.target)
         chosen = Chosen(tables=form.tables, called=form.called, database=form.database, where=where)
         return settings, into, partial(restore_parts.run, settings, chosen=chosen, into=into)
     if form.called or form.database or where:
         raise UsageError(
             "a name there, a database there and keys are for tables", hint="name the tables, or leave it empty"
         )
-    settings, into = server_settings(form.target)
+    settings, into = here.of_server(form.target)
     if into == "source":
         raise UsageError("the source is restored to by tables alone", hint="name the tables")
     return settings, into, partial(restore.run, settings, into=into)
 
 
-def plan_restore(form: RestoreForm) -> dict[str, Any]:
+def plan_restore(form: RestoreForm, here: Installation = HERE) -> dict[str, Any]:
     """What a restore would read and do, bounded, and what its approval needs.
 
     ``shown``: the plan as Markdown. ``question``: what is approved. ``server``: the name to type where ``loses``, what
@@ -430,7 +492,7 @@ def plan_restore(form: RestoreForm) -> dict[str, Any]:
     from pumphouse.restore.told import as_markdown, as_text, plan_told, question
 
     with naming(form.target):
-        settings, into, run = _restore_job(form)
+        settings, into, run = _restore_job(form, here)
         with _parts(settings) as parts:
             moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
             base = parts.moment(form.base).ts if form.base else None
@@ -482,7 +544,9 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 
 
 @ordinary_stderr()
-def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None) -> dict[str, Any]:
+def restore_target(
+    plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None, here: Installation = HERE
+) -> dict[str, Any]:
     """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`.
 
     Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
@@ -493,7 +557,7 @@ def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, approve
 
     require_approved(plan, approved)
     with naming(form.target):
-        settings, into, run = _restore_job(form)
+        settings, into, run = _restore_job(form, here)
         server = str(plan["server"])
         if server_name(named_target(settings, into)) != server:
             raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
@@ -507,13 +571,33 @@ def restore_target(plan: dict[str, Any], form: RestoreForm, run_id: str, approve
     return xcom.bounded(found)
 
 
+def restore_at_once(form: RestoreForm, run_id: str, here: Installation = HERE, *, replace: str = "") -> dict[str, Any]:
+    """Plan, restore, verify where the form says so: what `binlog_restore` asks somebody for, ``replace`` says.
+
+    RestoreError where the server holds data that would be dropped and ``replace`` is not its name.
+    """
+    plan = plan_restore(form, here)
+    if plan["loses"] and replace != plan["server"]:
+        raise RestoreError(
+            f"{plan['server']} has data that would be dropped: {plan['loses']}",
+            hint=f"if it may go, give the server's name: replace={plan['server']!r}",
+            server=plan["server"],
+        )
+    done = restore_target(plan, form, run_id, digest_of(plan), here)
+    if form.verify:
+        proof = verify_restore(plan, form, here)
+        require_equal(proof)
+        done["proven"] = proof
+    return done
+
+
 @ordinary_stderr()
-def verify_restore(plan: dict[str, Any], form: RestoreForm) -> dict[str, Any]:
+def verify_restore(plan: dict[str, Any], form: RestoreForm, here: Installation = HERE) -> dict[str, Any]:
     """Hold what was restored against the archive. Of rows that differ, the proof in the archive has more."""
     from pumphouse.runs.proof import prove_restored
 
     with naming(form.target):
-        settings, into, run = _restore_job(form)
+        settings, into, run = _restore_job(form, here)
         done = run(shown=_shown(plan), dry_run=True, plan_only=True)
         return proof_told(prove_restored(settings, done, into=into, progress=Told()))
 
@@ -543,30 +627,30 @@ def drill_seed(seed: int | None) -> int:
     return new_seed() if seed is None else int(seed)
 
 
-def clean_drill(into: str, run_id: str) -> bool:
+def clean_drill(into: str, run_id: str, here: Installation = HERE) -> bool:
     """Drop what a drill that was killed has left."""
     from pumphouse.runs import drill
 
-    settings, section = _drill_settings(into)
-    with naming(_drill_connection(into)):
+    settings, section = here.of_drill(into)
+    with naming(here.drill_connection(into)):
         return drill.clean(settings, section, run_id=run_id)
 
 
 @ordinary_stderr()
 def drill_server(
-    into: str, at: str | None, seed: int, run_id: str, *, whole: bool
+    into: str, at: str | None, seed: int, run_id: str, here: Installation = HERE, *, whole: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Restore, prove, drop: how it ended, and the proof. A retry of the same run takes over from itself."""
     from pumphouse.runs import drill
 
     if whole:
-        drill.require_scratch(settings_from(archive=None, cluster=None), into)
-    settings, section = _drill_settings(into)
+        drill.require_scratch(here.settings(server_alone=True), into)
+    settings, section = here.of_drill(into)
     moment = None
     if at:
         with _parts(settings) as parts:
             moment = parts.moment(at).ts
-    with naming(_drill_connection(into)):
+    with naming(here.drill_connection(into)):
         done = drill.run(
             settings, into=section, named=into, at=moment, seed=seed, whole=whole, run_id=run_id, progress=Told()
         )
@@ -574,31 +658,10 @@ def drill_server(
     return xcom.bounded(done.drill.to_dict()), proof_told(done.proof)
 
 
-def _drill_settings(into: str) -> tuple[Settings, Into]:
-    """Settings of a drill, whose server is that of the section's connection."""
-    if not into:
-        raise UsageError("no server is named", hint="fill in the field, or set drill.into")
-    settings, section = server_settings(_drill_connection(into))
-    if section == "source":
-        raise UsageError("no drill writes to the source")
-    return settings, section
-
-
-def _drill_connection(into: str) -> str:
-    return {"restore_target": RESTORE_TARGET, "target": DOWNSTREAM}.get(into, into)
-
-
-def server_settings(conn_id: str) -> tuple[Settings, Place]:
-    """Settings with the server of a connection, and the section that names it then."""
-    if conn_id == DOWNSTREAM or conn_id in settings_from().targets:
-        return settings_from(downstream=conn_id), "target"
-    if conn_id == SOURCE:
-        return settings_from(source=conn_id), "source"
-    return settings_from(restore=conn_id), "restore_target"
-
-
 @ordinary_stderr()
-def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -> dict[str, Any]:
+def apply_interval(
+    end: datetime, target: str, until: str | None, run_id: str, here: Installation = HERE
+) -> dict[str, Any]:
     """Load (checkpoint, min(end, until)] onto a restored target; nothing to do where the checkpoint is there already.
 
     Intervals may come in any order: what lies between the checkpoint and this one's start is loaded too, as an
@@ -609,7 +672,7 @@ def apply_interval(end: datetime, target: str, until: str | None, run_id: str) -
     from pumphouse.runs import load
 
     with naming(target):
-        settings = settings_from(downstream=target)
+        settings = here.settings(downstream=target)
         with _parts(settings) as parts:
             stop = parts.moment(until).ts if until else tso.MAX_TSO
         upto = tso.Tso(min(tso.from_datetime(end), stop))

@@ -145,6 +145,7 @@ import json
 from binlog_airflow import tasks
 from binlog_airflow.advice import in_airflow
 from binlog_airflow.hooks import DownstreamHook
+from binlog_airflow.installation import Installation
 from pumphouse.advice import THIS, Section, restore
 from pumphouse.errors import LoadError
 from pumphouse.runs import drill, load
@@ -162,10 +163,9 @@ form = tasks.RestoreForm(
     to="latest", target={conn_id!r}, tables=(), called="", database="", keys=(), key_from=None, key_to=None, base="",
     verify=False, accept_losses=False,
 )
-settings_from = tasks.settings_from
 for each in (drill, "clean"), (drill, "run"), (load, "run"), (tasks, "_restore_job"):
     setattr(*each, fails)
-tasks.require_approved = tasks._shown = tasks._drill_settings = lambda *args: (None, "target")
+tasks.require_approved = tasks._shown = Installation.of_drill = lambda *args: (None, "target")
 runs = [
     lambda: tasks.plan_restore(form),
     lambda: tasks.restore_target({{"server": ""}}, form, "r", "d"),
@@ -174,7 +174,7 @@ runs = [
     lambda: tasks.drill_server({conn_id!r}, None, 1, "r", whole=False),
 ]
 found = [said({conn_id!r}, run) for run in runs]
-tasks.settings_from = fails
+Installation.settings = fails
 found.append(said({conn_id!r}, lambda: tasks.apply_interval(None, {conn_id!r}, None, "r")))
 print(json.dumps([*found, DownstreamHook({conn_id!r}).test_connection()[1]]))
 """

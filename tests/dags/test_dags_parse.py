@@ -25,7 +25,7 @@ print(json.dumps({
         "file": d.fileloc, "tags": sorted(d.tags), "active": d.max_active_runs, "catchup": d.catchup,
         "timetable": type(d.timetable).__name__, "tasks": {t.task_id: {
             "owner": t.owner, "retries": t.retries, "policy": type(t.retry_policy).__name__,
-            "shows": getattr(t.unmap({"op_kwargs": {"node_id": ""}}) if t.is_mapped else t, "show_return_value_in_logs", False),
+            "shows": getattr(t.unmap({"pump_id": ""}) if t.is_mapped else t, "show_return_value_in_logs", False),
             "outlets": [o.name for o in t.outlets], "upstream": sorted(t.upstream_task_ids)} for t in d.tasks},
         "params": {k: v for k, v in d.params.dump().items()},
     } for d in bag.dags.values()},

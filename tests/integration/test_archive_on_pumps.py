@@ -212,6 +212,25 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     assert chain.snapshot()[0].declared == ()
 
 
+@pytest.mark.row("A2")
+def test_who_comes_again_later_gives_no_pump_up_whose_loss_was_declared(chain):
+    """What it has beside the loss is brought, also where it comes back after the patience of a pull."""
+    chain.init()
+    chain.pumps[0].kill()
+    shutil.rmtree(chain.pumps[0].data_dir)
+    chain.pumps[0].start()
+    there = chain.write(0)
+    declare_lost(chain.archive, chain.cluster, "pump-1", "disk replaced", who="ops")
+    chain.pumps[0].kill()
+    back = threading.Timer(2.0, chain.pumps[0].start)
+    back.start()
+    try:
+        run_snapshot(chain.archive, chain.cluster, chain.cluster.tso(), chain.settings, NoJobHistory(), patience_s=0.2)
+    finally:
+        back.join()
+    assert there in chain.archived()
+
+
 @pytest.mark.row("A2", "P5")
 def test_damage_found_while_serving_is_named_and_only_what_it_hit_is_given_up(chain):
     chain.init()

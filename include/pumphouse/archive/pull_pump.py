@@ -63,17 +63,20 @@ def pull_node(
     settings: Settings,
     progress: ProgressSink = silent,
     *,
+    patience_s: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PullReport:
     """Pull one Pump of a plan.
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
+    ``patience_s``: no longer than this without a step forward, for who comes again later; not for a Pump that was
+    declared lost, which is given up at the end of the wait.
     """
     pump = plan.pump(node_id)
     if pump.action is not Action.PULL:
         return _unpulled(cluster, plan, pump)
-    return _PumpPull(archive, cluster, plan, pump, settings, progress, clock).run()
+    return _PumpPull(archive, cluster, plan, pump, settings, progress, patience_s, clock).run()
 
 
 def _way_out(blocked_by: Tso) -> str:
@@ -112,6 +115,7 @@ class _PumpPull:
         pump: PlannedPump,
         settings: Settings,
         progress: ProgressSink,
+        patience_s: float | None,
         clock: Clock,
     ) -> None:
         self._archive = archive
@@ -123,11 +127,14 @@ class _PumpPull:
         self._clock = clock
         self._genesis = archive.genesis().ts
         self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
+        # Where a loss is declared, who is not there in time is given up: then the whole time is given.
+        self._patience_s = patience_s if pump.declared is None else None
         self._begin()
 
     def _begin(self) -> None:
         """Everything that one pull gathers."""
         self._position = self._plan.start
+        self._moved = self._clock.monotonic()
         self._rows = 0
         self._bytes = 0
         self._tail_from = Tso(0)
@@ -191,6 +198,7 @@ class _PumpPull:
             )
         if lost:
             return _unpulled(self._cluster, plan, replace(pump, action=Action.LOST))
+        self._moved = self._clock.monotonic()
         reached = Tso(min(self._position, plan.end))
         drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
         below = self._pending_below(reached, segments)
@@ -246,6 +254,7 @@ class _PumpPull:
 
         With ``reached`` the window is full up to there already: everything real is above it.
         """
+        further = frame.complete_to > self._position
         self._position = Tso(max(self._position, frame.complete_to))
         batch = frame.batch
         if batch is not None and batch.num_rows:
@@ -267,6 +276,8 @@ class _PumpPull:
                 writer.add(_with_queries(wanted))
                 self._rows += wanted.num_rows
                 self._bytes += wanted.column("payload").nbytes
+        if further:  # the writing is no part of the next wait
+            self._moved = self._clock.monotonic()
         self._show()
 
     def _sample(self, batch: pa.RecordBatch, commit_ts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
@@ -360,7 +371,8 @@ class _PumpPull:
         may reach it without the proof: WindowHeld. It does not where something real, or a prewrite without an outcome,
         lies above: the last position comes after those.
         """
-        self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+        self._moved = self._clock.monotonic()
+        self._deadline = self._moved + self._settings.archive.pull_timeout_s
         first = self._seen
         fence = Tso(0)
         try:
@@ -519,7 +531,8 @@ class _PumpPull:
         return status
 
     def _check_time(self) -> None:
-        if self._clock.monotonic() >= self._deadline:
+        now = self._clock.monotonic()
+        if now >= self._deadline or (self._patience_s is not None and now >= self._moved + self._patience_s):
             raise _TimeUpError
 
     def _blocked_by(self) -> Tso:

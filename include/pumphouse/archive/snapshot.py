@@ -101,17 +101,18 @@ def run_snapshot(
     progress: ProgressSink = silent,
     *,
     waiting: Callable[[str], None] = lambda _: None,
+    patience_s: float | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[PublishedWindow]:
     """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each.
 
     Others may do the same meanwhile, a dump above all: a window that another one published first is left to it, and
-    this one goes on from the new end, so that all of them arrive.
+    this one goes on from the new end, so that all of them arrive. ``patience_s``: as of `pull_node`.
     """
     done: list[PublishedWindow] = []
     with noting(archive, "snapshot", clock):
         while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
-            reports = _pull_all(archive, cluster, plan, settings, progress, clock)
+            reports = _pull_all(archive, cluster, plan, settings, progress, patience_s, clock)
             try:
                 done.append(
                     commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock)
@@ -124,14 +125,22 @@ def run_snapshot(
 
 
 def _pull_all(
-    archive: Archive, cluster: Cluster, plan: WindowPlan, settings: Settings, progress: ProgressSink, clock: Clock
+    archive: Archive,
+    cluster: Cluster,
+    plan: WindowPlan,
+    settings: Settings,
+    progress: ProgressSink,
+    patience_s: float | None,
+    clock: Clock,
 ) -> list[PullReport]:
     """Every Pump at once; of several that hold the window, all are named."""
     reports: list[PullReport] = []
     failed: list[BinlogError] = []
     with ThreadPoolExecutor(max(len(plan.pumps), 1), thread_name_prefix="pull") as pool:
         running = [
-            pool.submit(pull_node, archive, cluster, plan, node_id, settings, progress, clock=clock)
+            pool.submit(
+                pull_node, archive, cluster, plan, node_id, settings, progress, patience_s=patience_s, clock=clock
+            )
             for node_id in plan.node_ids
         ]
         for each in running:

@@ -1,0 +1,1 @@
+"""The DAGs of an installation, a file each; `binlog_airflow.factory` makes them."""

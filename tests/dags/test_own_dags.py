@@ -1,0 +1,239 @@
+"""DAGs of others on a real scheduler: two installations by the factory, the sample of docs/airflow.md, a silent Pump."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.codec import payload
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import Job, MysqlType
+from pumphouse.registry.file import FileCluster
+from pumphouse.runs import load
+from pumphouse.settings import Settings, TargetSettings
+from tests.e2e import airflow_watch as watch
+from tests.stack.airflow import AirflowServer
+from tests.stack.supervisor import Supervisor
+from tests.support import mariadb
+from tests.support.frozen import freeze
+from tests.support.madearchive import MadeSource, Txn, column
+from tests.support.nojobs import status_api
+from tests.support.pumpserver import PumpServer
+
+pytestmark = [pytest.mark.row("O1", "O2"), pytest.mark.timeout(900)]
+ROOT = Path(__file__).resolve().parents[2]
+_US = """
+from binlog_airflow.factory import pumphouse_dags
+
+pumphouse_dags(
+    prefix="us_", cluster="american_pumps", archive="american_archive", targets=["american_copy"], pool="america"
+)
+"""
+_EU = """
+from binlog_airflow.factory import pumphouse_dags
+
+pumphouse_dags(prefix="eu_", targets=["reporting"], settings_file={settings!r})
+"""
+_BROKEN = """
+from binlog_airflow.factory import pumphouse_dags
+
+pumphouse_dags(prefix="broken_", settings_file={settings!r})
+"""
+
+
+class Site:
+    """A cluster with one Pump, its archive, and a target that is equal to it at genesis."""
+
+    def __init__(self, folder: Path, target: TargetSettings, stack: contextlib.ExitStack) -> None:
+        folder.mkdir()
+        self.cluster = FileCluster(folder / "cluster")
+        self.pump = PumpServer(folder, self.cluster)
+        self.target = target
+        # Of the made source only the schema and its jobs.
+        self._source = MadeSource(folder / "made")
+        self._source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.VARCHAR, flen=40)])
+        history = stack.enter_context(status_api(lambda: self.jobs()))
+        stack.enter_context(self.pump)
+        root = f"file://{folder}/archive"
+        self.settings = Settings.model_validate(
+            {
+                "cluster": {"url": self.cluster.url},
+                "archive": {"root": root},
+                "target": target,
+                "load": {"engine": "local"},
+            }
+        )
+        self.archive = Archive.open(self.settings.archive, self.cluster.cluster_id())
+        init_archive(self.archive, self.cluster, self, settings=self.settings)
+        with TargetConnection.open(target) as connection:
+            connection.execute("CREATE DATABASE d")
+            connection.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(40) COLLATE utf8mb4_bin)")
+        load.run(self.settings, equal_at=self.archive.genesis().ts)
+        self.of_archive = {"conn_type": "pumphouse_archive", "extra": {"root": root}}
+        self.of_cluster = {"conn_type": "pumphouse_cluster", "extra": {"url": self.cluster.url, "history": history}}
+        self.of_target = {
+            "conn_type": "pumphouse_downstream", "host": target.host, "port": target.port, "login": target.user,
+            "password": target.password.get_secret_value(),
+        }  # fmt: skip
+
+    def job(self, job_id: int) -> Job | None:
+        return next((each for each in self.jobs() if each.id == job_id), None)
+
+    def jobs(self, *, after_id: int = 0) -> Iterator[Job]:
+        return (each.job for each in self._source.jobs if each.job.id > after_id)
+
+    def write(self, number: int, value: str) -> None:
+        """A row, committed on the Pump."""
+        txn = Txn(self._source, payload.PrewriteValueBuilder(self._source.schema_version))
+        txn.insert("t", id=number, v=value.encode())
+        self.pump.transaction(txn.builder.build())
+
+    def rows(self) -> dict[int, str]:
+        with TargetConnection.open(self.target) as connection:
+            return {int(number): str(value) for number, value in connection.query("SELECT id, v FROM d.t")}
+
+
+class World:
+    """Two sites, and an Airflow whose DAG folder has a file for each, one with a mistake, and the documented sample."""
+
+    def __init__(self, work: Path, stack: contextlib.ExitStack) -> None:
+        self.eu, self.us = (Site(work / name, stack.enter_context(mariadb.in_memory()), stack) for name in ("eu", "us"))
+        dags = work / "dags"
+        dags.mkdir()
+        (work / "eu.toml").write_text(
+            '[load]\nengine = "local"\n[archive]\npull_timeout_s = 300\n[airflow]\nsnapshot_cron = "0 0 1 1 *"\n'
+        )
+        (work / "broken.toml").write_text('[airflow]\ndrill_cron = "at noon"\n')
+        (dags / "eu.py").write_text(_EU.format(settings=str(work / "eu.toml")))
+        (dags / "us.py").write_text(_US)
+        (dags / "broken.py").write_text(_BROKEN.format(settings=str(work / "broken.toml")))
+        (dags / "own.py").write_text(documented())
+        supervisor = Supervisor(work / "run")
+        stack.callback(supervisor.stop_all)
+        self.airflow = AirflowServer(
+            work / "airflow",
+            supervisor,
+            # Of another installation: nothing of it may be taken for these two's.
+            environment={
+                "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+                "PUMPHOUSE_LOAD__ENGINE": "local",
+                "PUMPHOUSE_ARCHIVE__ROOT": f"file://{work}/nowhere",
+                "PUMPHOUSE_SCHEMA__HISTORY": "http://127.0.0.1:1",
+                "PUMPHOUSE_AIRFLOW__LOAD_TARGETS": "nobody",
+            },
+            connections={
+                "eu_pumphouse_archive": self.eu.of_archive,
+                "eu_pumphouse_cluster": self.eu.of_cluster,
+                "reporting": self.eu.of_target,
+                "american_archive": self.us.of_archive,
+                "american_pumps": self.us.of_cluster,
+                "american_copy": self.us.of_target,
+            },
+        )
+        self.airflow.start()
+        self.api = self.airflow.api()
+        self.api.call("POST", "/pools", {"name": "america", "slots": 2})
+
+    def wait_for(self, dag_ids: set[str]) -> None:
+        limit = time.monotonic() + 180
+        while not dag_ids <= set(self.api.dags()):
+            assert time.monotonic() < limit, (self.api.dags(), self.api.import_errors())
+            time.sleep(0.5)
+
+    def run(self, dag_id: str) -> str:
+        self.api.unpause(dag_id)
+        return self.api.trigger(dag_id)
+
+    def ended(self, dag_id: str, run_id: str) -> None:
+        state = self.api.wait_for_run(dag_id, run_id, timeout_s=240)["state"]
+        assert state == "success", watch.failure(self.api, dag_id, run_id)
+
+    def followed(self, dag_id: str) -> dict[str, Any]:
+        """The first run that an asset has started, when it has ended."""
+        limit = time.monotonic() + 240
+        while not (found := self.api.runs(dag_id)) or found[0]["state"] not in ("success", "failed"):
+            assert time.monotonic() < limit, found
+            time.sleep(0.5)
+        assert found[0]["state"] == "success", watch.failure(self.api, dag_id, found[0]["dag_run_id"])
+        return found[0]
+
+
+def documented() -> str:
+    """The sample of docs/airflow.md."""
+    text = (ROOT / "docs" / "airflow.md").read_text()
+    return next(part for part in text.split("```python\n")[1:] if "nightly_reporting" in part).split("```")[0]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with contextlib.ExitStack() as stack:
+        yield World(tmp_path_factory.mktemp("own"), stack)
+
+
+def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_alone(world: World) -> None:
+    prefixes = ("eu_", "us_")
+    world.wait_for({f"{prefix}binlog_{name}" for prefix in prefixes for name in ("snapshot", "schema", "load")})
+    world.eu.write(1, "Europe")
+    world.us.write(1, "America")
+    for prefix in prefixes:
+        for name in ("schema", "load"):
+            world.api.unpause(f"{prefix}binlog_{name}")
+    runs = {prefix: world.run(f"{prefix}binlog_snapshot") for prefix in prefixes}
+    for prefix, run in runs.items():
+        world.ended(f"{prefix}binlog_snapshot", run)
+        loaded = world.followed(f"{prefix}binlog_load")
+        (task,) = world.api.tasks(f"{prefix}binlog_load", loaded["dag_run_id"])
+        assert task["pool"] == ("america" if prefix == "us_" else "default_pool")
+    assert world.eu.rows()[1] == "Europe"  # other tests write there, too
+    assert world.us.rows() == {1: "America"}
+    names = {each["name"] for each in world.api.call("GET", "/assets?limit=100")["assets"]}
+    assert names >= {f"{prefix}pumphouse_{what}" for prefix in prefixes for what in ("archive", "schema", "target")}
+    (error,) = world.api.import_errors()
+    assert "setting 'airflow.drill_cron': 'at noon' is no cron expression" in error
+
+
+def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
+    world.wait_for({"nightly_reporting"})
+    world.eu.write(2, "by hand")
+    run = world.run("nightly_reporting")
+    world.ended("nightly_reporting", run)
+    assert world.eu.rows()[2] == "by hand"
+    told = world.api.result("nightly_reporting", run, "report")
+    assert "rows, up to 20" in told
+
+
+@pytest.mark.row("A1", "A2")
+def test_a_pump_that_is_stopped_is_waited_for_without_a_worker_and_published_when_it_is_back(world: World) -> None:
+    dag_id = "eu_binlog_snapshot"
+    world.wait_for({dag_id})
+    world.eu.write(3, "meanwhile")
+    freeze(world.eu.pump.pid, world.eu.cluster)
+    try:
+        run = world.run(dag_id)
+        limit = time.monotonic() + 300
+        while (states := {each["task_id"]: each["state"] for each in world.api.tasks(dag_id, run)})[
+            "pull"
+        ] != "deferred":
+            assert time.monotonic() < limit, states
+            time.sleep(0.5)
+        held = time.monotonic() + 15
+        while time.monotonic() < held:
+            (pull,) = [each for each in world.api.tasks(dag_id, run) if each["task_id"] == "pull"]
+            assert pull["state"] == "deferred", "it holds no slot while the Pump is silent"
+            time.sleep(1)
+        assert "waiting in a trigger" in world.api.log(dag_id, run, "pull", 1, map_index=0)
+    finally:
+        os.kill(world.eu.pump.pid, signal.SIGCONT)
+    world.ended(dag_id, run)
+    (pull,) = [each for each in world.api.tasks(dag_id, run) if each["task_id"] == "pull"]
+    assert pull["try_number"] == 1
+    assert sum(each.rows for each in world.eu.archive.windows()[-1].segments) == 1
