@@ -341,7 +341,7 @@ def test_the_factory_names_all_of_an_installation_and_says_what_is_wrong(
     assert {each.removeprefix("eu_") for each in all_of_eu} == names
     assert all(pool == "eu" for pool, _ in all_of_eu.values())
     assert {name for _, outlets in all_of_eu.values() for name in outlets} == {
-        f"eu_pumphouse_{what}" for what in ("archive", "schema", "target")
+        f"eu_pumphouse_{what}" for what in ("archive", "schema", "target", "kafka")
     }
     assert list(some) == ["pump_gc"]
     for said, named in zip(
