@@ -479,16 +479,15 @@ def test_a_topic_that_is_missing_is_not_made_and_a_compacted_one_is_refused(
 def test_an_archive_that_no_longer_has_what_the_topic_lacks_is_refused(
     kafka: KafkaBroker, topic: str, tmp_path: Path
 ) -> None:
-    from pumphouse.archive.expire import expire
+    from pumphouse.archive.expire import Ages, expire
     from pumphouse.archive.retention import Policy
-    from pumphouse.settings import Settings
 
     made = aged(tmp_path / "archive")
     source = made.source
     kept_from = source.archive.genesis().ts
     send(kafka, source.archive, topic, kept_from, Tso(kept_from + (20 << 18)))
     first = len(kafka.values(topic))
-    expire(source.archive, Settings(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
     with pytest.raises(UsageError, match="the archive is kept from") as failed:
         send(kafka, source.archive, topic)
     start = source.archive.range().start
