@@ -188,11 +188,11 @@ def _kill_senders(kafka: KafkaBroker, tmp_path: Path, topic: str, kills: int) ->
     wanted, killed = kafka.values(whole), 0
     assert len(wanted) == 4_000
     for _ in range(kills):
-        before = _end(kafka, topic)
+        before = kafka.end(topic)
         child = command(
             kafka, source, topic, *([] if kafka.positions(topic) else ["--from", since]), transaction_bytes=20_000
         )
-        while child.poll() is None and _end(kafka, topic) == before:
+        while child.poll() is None and kafka.end(topic) == before:
             time.sleep(0.002)
         time.sleep(rng.random() * 0.2)
         child.send_signal(signal.SIGKILL)
@@ -206,22 +206,13 @@ def _kill_senders(kafka: KafkaBroker, tmp_path: Path, topic: str, kills: int) ->
     assert kafka.values(topic) == wanted
 
 
-def _end(kafka: KafkaBroker, topic: str) -> int:
-    """Offset of the next record, of an open transaction too."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    where = TopicPartition(topic, 0)
-    return int(kafka.admin.list_offsets({where: OffsetSpec.latest()})[where].result(20).offset)
-
-
 def test_of_two_senders_at_once_the_later_one_goes_on_and_the_other_ends_by_name(
     kafka: KafkaBroker, tmp_path: Path, topic: str
 ) -> None:
     source = MadeSource(tmp_path / "archive")
     _, since = sysbench_archive(source, 3_000)
     children = [command(kafka, source, "--from", since, topic, transaction_bytes=1)]
-    while children[0].poll() is None and _end(kafka, topic) < 10:  # a record and an end each: some are committed
+    while children[0].poll() is None and kafka.end(topic) < 10:  # a record and an end each: some are committed
         time.sleep(0.002)
     children[0].send_signal(signal.SIGSTOP)  # a zombie, which wakes when the other one is done
     children.append(command(kafka, source, topic, transaction_bytes=20_000))
@@ -256,8 +247,8 @@ def test_a_broker_that_is_killed_amid_a_run_leaves_whole_transactions(tmp_path: 
         for number in range(2):
             words = [] if number else ["--from", since]
             child = command(kafka, source, topic, *words, transaction_bytes=1, timeout_s=3)
-            before = _end(kafka, topic)
-            while child.poll() is None and _end(kafka, topic) < before + 10:
+            before = kafka.end(topic)
+            while child.poll() is None and kafka.end(topic) < before + 10:
                 time.sleep(0.002)
             kafka.kill()
             _, failed = child.communicate()
@@ -403,7 +394,7 @@ def test_a_topic_that_lost_its_messages_is_not_taken_for_an_empty_one(
 ) -> None:
     since = churned(source, 1)
     end = send(kafka, source.archive, topic, since).to_ts
-    offset = _end(kafka, topic)
+    offset = kafka.end(topic)
     # All but the last transaction: that is how topics live.
     kafka.expire(topic, offset - 2)
     assert send(kafka, source.archive, topic).from_ts == end

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -33,6 +34,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.
 <dependencies><dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
 <version>{VERSION}</version></dependency></dependencies></project>
 """
+_MARKED_S = 3.0
 _CLUSTER = "cHVtcGhvdXNlLXRlc3RzLg"  # a UUID in base64
 
 
@@ -163,19 +165,35 @@ class KafkaBroker:
         done.result(20)
 
     def messages(self, topic: str) -> list[Any]:
-        """Every committed message, in the order of the topic; the library's."""
+        """Every committed message, in the order of the topic; the library's.
+
+        A commit is answered before its marker lies in the topic, and readers stop at what has none yet: they wait a
+        little for it.
+        """
         from confluent_kafka import KafkaError
 
+        found, until, ended = [], time.monotonic() + _MARKED_S, False
         with _consumer(self.client(), topic) as consumer:
-            found = []
-            while True:
-                message = consumer.poll(20)
-                assert message is not None, "the broker sends nothing"
-                if message.error() is None:
+            while not (ended and time.monotonic() > until):
+                message = consumer.poll(0.5 if ended else 20)
+                if message is None:
+                    assert ended, "the broker sends nothing"
+                elif message.error() is None:
                     found.append(message)
                 else:
                     assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                    return found
+                    if message.offset() >= self.end(topic):
+                        break
+                    ended = True
+        return found
+
+    def end(self, topic: str) -> int:
+        """Offset of the next record, of an open transaction too."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        where = TopicPartition(topic, 0)
+        return int(self.admin.list_offsets({where: OffsetSpec.latest()})[where].result(20).offset)
 
     def values(self, topic: str) -> list[bytes]:
         return [each.value() for each in self.messages(topic)]
