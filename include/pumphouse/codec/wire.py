@@ -40,6 +40,33 @@ def read_varint(data: Bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 @primitive
+def uvarint_bytes(value: np.uint64) -> int:
+    """Bytes of an unsigned varint."""
+    count = np.int64(1)
+    while value >= np.uint64(0x80):
+        value >>= np.uint64(7)
+        count += 1
+    return count
+
+
+@primitive
+def put_uvarint(out: Bytes, at: int, value: np.uint64) -> int:
+    """Write an unsigned varint; position behind it."""
+    while value >= np.uint64(0x80):
+        out[at] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
+        value >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(value)
+    return at + 1
+
+
+@primitive
+def put_varint(out: Bytes, at: int, value: int) -> int:
+    """Write a zig-zag varint; position behind it."""
+    return put_uvarint(out, at, np.uint64(value << 1) ^ np.uint64(value >> 63))
+
+
+@primitive
 def read_u64(data: Bytes, pos: int) -> np.uint64:
     """Eight big-endian bytes; the caller has checked that they are there."""
     value = np.uint64(0)

@@ -14,7 +14,7 @@ import numpy as np
 from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, UInts, kernel, primitive
 from pumphouse.codec.raw import copy_bytes
-from pumphouse.export.protowire import put_uvarint, uvarint_bytes
+from pumphouse.codec.wire import put_uvarint, uvarint_bytes
 
 SIGNED, UNSIGNED, FLOAT = 0, 1, 2
 # Flags of datums.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pumphouse.codec.jit import Bytes, Ints, frozen, kernel, primitive
+from pumphouse.codec.jit import Bytes, Ints, frozen, kernel
+from pumphouse.codec.wire import uvarint_bytes
 
 
 def text_field(number: int, text: str | bytes) -> bytes:
@@ -34,27 +35,6 @@ def uvarint(value: int) -> bytes:
 def frozen_bytes(data: bytes) -> Bytes:
     """As kernels take them."""
     return frozen(np.frombuffer(data, np.uint8))
-
-
-@primitive
-def uvarint_bytes(value: np.uint64) -> int:
-    """Bytes of an unsigned varint."""
-    count = np.int64(1)
-    while value >= np.uint64(0x80):
-        value >>= np.uint64(7)
-        count += 1
-    return count
-
-
-@primitive
-def put_uvarint(out: Bytes, at: int, value: np.uint64) -> int:
-    """Write an unsigned varint; position behind it."""
-    while value >= np.uint64(0x80):
-        out[at] = np.uint8(value & np.uint64(0x7F)) | np.uint8(0x80)
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
 
 
 @kernel

@@ -12,7 +12,7 @@ import numpy as np
 
 from pumphouse.codec.jit import Bytes, Ints, UInts, kernel
 from pumphouse.codec.raw import copy_bytes
-from pumphouse.export.protowire import put_uvarint, uvarint_bytes
+from pumphouse.codec.wire import put_uvarint, uvarint_bytes
 
 # Fields: number << 3 | wire type. Of Column; a NULL has its flag alone.
 IS_NULL, INT64, UINT64, DOUBLE, BYTES, STRING = 0x08, 0x10, 0x18, 0x21, 0x2A, 0x32

@@ -13,7 +13,7 @@ import numpy as np
 from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 from pumphouse.codec.raw import copy_bytes, load_u32, load_u64
-from pumphouse.codec.wire import read_field, read_uvarint, read_varint
+from pumphouse.codec.wire import put_uvarint, put_varint, read_field, read_uvarint, read_varint, uvarint_bytes
 
 MAGIC = np.uint32(0x1C1B0504)
 HEAD_BYTES, TAIL_BYTES = 12, 4
@@ -250,33 +250,6 @@ def unlike(data: Bytes, events: Ints, columns: Ints, models: Ints, of: Ints) -> 
             ):
                 return at
     return -1
-
-
-@primitive
-def put_uvarint(out: Bytes, at: int, value: np.uint64) -> int:
-    """Write an unsigned varint; position behind it."""
-    while value >= np.uint64(0x80):
-        out[at] = np.uint8(value & np.uint64(0x7F) | np.uint64(0x80))
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@primitive
-def put_varint(out: Bytes, at: int, value: int) -> int:
-    """Write a zig-zag varint; position behind it."""
-    return put_uvarint(out, at, np.uint64(value << 1) ^ np.uint64(value >> 63))
-
-
-@primitive
-def uvarint_bytes(value: int) -> int:
-    """Bytes of an unsigned varint."""
-    count = 1
-    while value >= 0x80:
-        value >>= 7
-        count += 1
-    return count
 
 
 @primitive
@@ -626,12 +599,12 @@ def lay_out(rows: Ints, runs: Ints) -> int:
     """
     count, first = 0, 0
     while first < len(rows):
-        stop, size = first, 1 + uvarint_bytes(rows[first, R_TABLE])
+        stop, size = first, 1 + uvarint_bytes(np.uint64(rows[first, R_TABLE]))
         while (
             stop < len(rows) and rows[stop, R_TXN] == rows[first, R_TXN] and rows[stop, R_TABLE] == rows[first, R_TABLE]
         ):
             length = rows[stop, R_END] - rows[stop, R_START]
-            size += 1 + uvarint_bytes(length) + length + 2
+            size += 1 + uvarint_bytes(np.uint64(length)) + length + 2
             stop += 1
         runs[count, 0], runs[count, 1], runs[count, 2] = first, stop, size
         count += 1
@@ -664,9 +637,9 @@ def put_mutations(images: Bytes, rows: Ints, runs: Ints, places: Ints, out: Byte
 def binlog_bytes(commits: Ints, bodies: Ints, version: int, sizes: Ints) -> None:
     """Bytes of each Binlog whose mutations take ``bodies``."""
     for at in range(len(commits)):
-        value = 1 + uvarint_bytes(version) + bodies[at]
-        stamps = 2 + uvarint_bytes(commits[at] - 1) + uvarint_bytes(commits[at])
-        sizes[at] = 2 + stamps + 2 + 1 + uvarint_bytes(value) + value + 4
+        value = 1 + uvarint_bytes(np.uint64(version)) + bodies[at]
+        stamps = 2 + uvarint_bytes(np.uint64(commits[at] - 1)) + uvarint_bytes(np.uint64(commits[at]))
+        sizes[at] = 2 + stamps + 2 + 1 + uvarint_bytes(np.uint64(value)) + value + 4
 
 
 @kernel
@@ -679,7 +652,7 @@ def put_heads(commits: Ints, bodies: Ints, version: int, starts: Ints, places: I
         out[to] = 0x18
         to = put_uvarint(out, to + 1, np.uint64(commits[at]))
         out[to], out[to + 1], out[to + 2] = 0x22, 0x00, 0x2A
-        to = put_uvarint(out, to + 3, np.uint64(1 + uvarint_bytes(version) + bodies[at]))
+        to = put_uvarint(out, to + 3, np.uint64(1 + uvarint_bytes(np.uint64(version)) + bodies[at]))
         out[to] = 0x08
         to = put_uvarint(out, to + 1, np.uint64(version))
         places[at] = to

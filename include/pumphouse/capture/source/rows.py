@@ -17,6 +17,7 @@ from pumphouse.capture.source import jsonb
 from pumphouse.capture.source.walk import u24, u32
 from pumphouse.codec.jit import Bytes, Int32s, Ints, UInts, kernel, primitive
 from pumphouse.codec.raw import copy_bytes
+from pumphouse.codec.wire import put_uvarint, put_varint
 
 # How a column's value is written.
 (
@@ -52,23 +53,6 @@ _SCALE = np.array([1, 10_000, 10_000, 100, 100, 1, 1], np.int64)  # of a fractio
 Tools = tuple[Int32s, NDArray[np.uint32], NDArray[np.float32], UInts, NDArray[np.float64]]
 # Values that were asked for, in the order in which they are met: where they lie, where they end in the bytes, these.
 Patches = tuple[Ints, Ints, Bytes]
-
-
-@primitive
-def put_uvarint(out: Bytes, at: int, value: np.uint64) -> int:
-    """Write an unsigned varint; position behind it."""
-    while value >= np.uint64(0x80):
-        out[at] = np.uint8(value & np.uint64(0x7F) | np.uint64(0x80))
-        value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@primitive
-def put_varint(out: Bytes, at: int, value: int) -> int:
-    """Write a zig-zag varint; position behind it."""
-    return put_uvarint(out, at, np.uint64(value << 1) ^ np.uint64(value >> 63))
 
 
 @primitive
