@@ -456,3 +456,31 @@ def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None
             with pytest.raises(ImportRefused, match=f"binlog-0000000000000000, byte 7: .*{why}") as refused:
                 schema.apply(ddl(text, db))
             assert f"--ddl {START}=" in refused.value.hint
+
+
+def test_the_rest_of_a_drop_of_several_tables_takes_none_that_was_made_again(tmp_path: Path) -> None:
+    """TiDB writes the statement once for each of its tables, and others may come between."""
+    place, drop = "binlog-0000000000000000, byte 7", b"use `d`; DROP TABLE a, b;"
+
+    def ddl(text: bytes, number: int) -> FileDdl:
+        return FileDdl(commit_ts=Tso(START + number), text=text, place=place)
+
+    begin = (b"CREATE DATABASE d;", b"use `d`; CREATE TABLE a (id INT);", b"use `d`; CREATE TABLE b (id INT);", drop)
+    for number, instead in enumerate(({}, {Tso(START + 5): ""}, {Tso(START + 5): "DROP TABLE d.a"})):
+        with FileSchema.start(tmp_path / str(number), "", instead) as schema:
+            for at, text in enumerate(begin):
+                jobs = schema.apply(ddl(text, at))
+            assert len(jobs) == 2
+            schema.apply(ddl(begin[1], 4))
+            if instead:
+                schema.apply(ddl(drop, 5))
+                assert (("d", "a") in schema.tables) is (instead[Tso(START + 5)] == "")
+                continue
+            with pytest.raises(ImportRefused, match=r"d\.a was made again .* is this the rest of it\?") as refused:
+                schema.apply(ddl(drop, 5))
+            assert f"--ddl {START + 5}=" in refused.value.hint
+            assert ("d", "a") in schema.tables
+    with FileSchema.start(tmp_path / "ordinary", "", {}) as schema:
+        for at, text in enumerate((*begin, drop, *begin[1:], drop)):
+            schema.apply(ddl(text, at))
+        assert not schema.tables

@@ -34,6 +34,7 @@ class Meaning:
         does: whether the shadow has to run it.
         creates: tables that come with it have no rows but those that follow in the binlog.
         drops: whatever is gone afterwards was dropped.
+        gone: what a DROP TABLE or DROP DATABASE names; a database is a name of one part.
         emptied: tables that have no rows of before, if they were there.
         renamed: tables, old name -> new one, of all pairs together.
         columns: of one table: (old, new) of those that were renamed.
@@ -46,6 +47,7 @@ class Meaning:
     does: Does = Does.CHANGES
     creates: bool = False
     drops: bool = False
+    gone: list[tuple[str, ...]] = field(default_factory=list)
     emptied: list[Name] = field(default_factory=list)
     renamed: dict[Name, Name] = field(default_factory=dict)
     columns: list[tuple[str, str]] = field(default_factory=list)
@@ -144,10 +146,21 @@ class _Reader:
         if does is not Does.CHANGES:
             return Meaning(does=does)
         if verb == "DROP":
-            return Meaning(drops=what != "INDEX")
+            return Meaning(drops=what != "INDEX", gone=self._gone(what))
         if verb == "CREATE":
             return self._create(before, what)
         return self._alter(ignores="IGNORE" in before) if what == "TABLE" else Meaning()
+
+    def _gone(self, what: str) -> list[tuple[str, ...]]:
+        if what not in ("TABLE", "TABLES", "DATABASE", "SCHEMA"):
+            return []
+        self._if_exists()
+        if what in ("DATABASE", "SCHEMA"):
+            return [(self._next().name("database"),)]
+        names: list[tuple[str, ...]] = [self._name()]
+        while self._sign(","):
+            names.append(self._name())
+        return names
 
     def _object(self) -> tuple[list[str], str]:
         """Words up to the kind of object. Behind DEFINER = a user's name may be any word."""

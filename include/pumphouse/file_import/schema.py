@@ -19,6 +19,7 @@ from pumphouse.capture.ddl import Schema
 from pumphouse.capture.schemas import StoredSchema
 from pumphouse.capture.shadow import Shadow, kind_of_program
 from pumphouse.capture.source.model import Query
+from pumphouse.capture.statements import meaning
 from pumphouse.errors import BinlogError, ImportRefused
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import MAX_TSO, Tso
@@ -37,14 +38,6 @@ _CHARSET = re.compile(
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 
-_CREATE = re.compile(r"\s*CREATE\s+TABLE\b", re.IGNORECASE)
-_PARTS = re.compile(r"`(?:[^`]|``)+`|[\w$]+")
-_NAMED = re.compile(rf"(?:{_PARTS.pattern})(?:\s*\.\s*(?:{_PARTS.pattern}))?")
-_COMMENT = re.compile(r"/\*.*?\*/|--\s[^\n]*|#[^\n]*", re.DOTALL)
-_DROP = re.compile(
-    r"\s*DROP\s+(?P<what>TABLES?|DATABASE|SCHEMA)\s+(?:IF\s+EXISTS\s+)?(?P<names>.*)", re.IGNORECASE | re.DOTALL
-)
-
 
 def parted(text: bytes) -> tuple[str, bytes]:
     """Database and statement of a DDL as a Drainer writes it."""
@@ -60,11 +53,7 @@ def dropped(text: str, db: str) -> list[tuple[str, ...]]:
     A TiDB takes names whatever their capitals. Of other statements the shadow says that there is no such table; that of
     a DROP says nothing, since TiDB writes one for each table, with the same text.
     """
-    found = _DROP.match(_COMMENT.sub(" ", text))
-    names = [tuple(part[1:-1].replace("``", "`") if part[0] == "`" else part for part in _PARTS.findall(each))
-             for each in _NAMED.findall(found["names"])] if found is not None else []  # fmt: skip
-    of_table = found is not None and found["what"].lower().startswith("table")
-    return [tuple(part.lower() for part in ((db, *name) if of_table and len(name) == 1 else name)) for name in names]
+    return [tuple(part.lower() for part in name) for name in meaning(text, db).gone]
 
 
 def as_tidb_reads(text: str) -> str:
@@ -102,11 +91,13 @@ class FileSchema(AbstractContextManager["FileSchema"]):
     Args:
         schema: the shadow, and the history so far.
         instead: commit ts -> a statement that runs in place of the file's.
+        _owed: texts of a DROP of several tables -> how often TiDB writes it yet, once for each of its tables.
     """
 
     schema: Schema
     instead: Mapping[Tso, str]
     _tables: dict[tuple[str, str], TableInfo] | None = field(default=None)
+    _owed: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def start(cls, folder: Path, program: str, instead: Mapping[Tso, str]) -> Self:
@@ -160,21 +151,39 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         """
         db, text = parted(ddl.text)
         said, zone = text.decode("utf-8", "replace"), ""
+        again = self._owed.get(ddl.text, 0)
+        if again:
+            self._owed[ddl.text] = again - 1
         if ddl.commit_ts in self.instead:
             said, zone = self.instead[ddl.commit_ts].strip().rstrip(";"), _UTC
             if not said:
                 return []
+        elif again:
+            if made := self._left(said, db):
+                why = f"{made[0]} was made again behind the same DROP of several tables: is this the rest of it?"
+                hint = (
+                    f"if it is: --ddl {ddl.commit_ts}=  Else give the statement itself: --ddl {ddl.commit_ts}=STATEMENT"
+                )
+                raise self._refused(ddl.place, said, ddl.commit_ts, why, hint)
+            return []
         found = self._applied(db, said, ddl.commit_ts, ddl.place, zone=zone)
         for raw in found:
             if raw.get("had_rows"):
                 name = f"{raw['schema_name']}.{raw['table_name']}"
                 raise self._refused(ddl.place, said, ddl.commit_ts, f"what rows of {name} are behind it is not known")
-        if left := sorted(".".join(name) for name in dropped(said, db) if name in self._folded()):
+        if left := self._left(said, db):
             why = f"{left[0]} is still there: it was created with other capitals, which this server takes for another"
             raise self._refused(ddl.place, said, ddl.commit_ts, why)
+        if len(dropped(said, db)) > 1:
+            self._owed[ddl.text] = len(found) - 1
         if len(found) == 1:
             found[0]["query"] = text.decode("utf-8", "replace")
         return found
+
+    def _left(self, said: str, db: str) -> list[str]:
+        """What a DROP names and is there."""
+        folded = self._folded()
+        return sorted(".".join(name) for name in dropped(said, db) if name in folded)
 
     def _databases(self) -> set[str]:
         return {info.name for info in self.schema.known.timeline.databases_at(MAX_TSO)}
@@ -194,7 +203,8 @@ class FileSchema(AbstractContextManager["FileSchema"]):
             jobs, _ = self.schema.apply(query)
         except BinlogError as error:
             raise self._refused(place, text, at, error.message, hint) from error
-        if not jobs and _CREATE.match(text):
+        read = meaning(text, db)
+        if not jobs and read.creates and not read.emptied:
             raise self._refused(place, text, at, "it made no table: it names no database, or one was there", hint)
         self._tables = None
         return jobs
