@@ -199,6 +199,7 @@ def test_a_restore_by_hand_plans_one_to_the_end_of_the_archive_and_logs_the_mome
 
 
 @pytest.mark.row("A6", "O1")
+# A Kafka is an optional tier: the reason says what is missing, and `make kafka` fetches it.
 @pytest.mark.skipif(bool(kafkabroker.MISSING), reason=kafkabroker.MISSING)
 def test_kafka_is_begun_by_hand_and_goes_on_by_itself(world: World, tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as kafka:

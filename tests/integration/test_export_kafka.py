@@ -36,6 +36,7 @@ from tests.support.madearchive import Churn, MadeSource, column
 
 pytestmark = [
     pytest.mark.row("A6"),
+    # A Kafka is an optional tier: the reason says what is missing, and `make kafka` fetches it.
     pytest.mark.skipif(bool(kafkabroker.MISSING), reason=kafkabroker.MISSING),
     pytest.mark.timeout(600),
 ]
