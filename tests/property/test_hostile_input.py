@@ -9,7 +9,9 @@ import json
 import os
 import random
 import re
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -26,19 +28,33 @@ from pumphouse.archive.declare import read_declared, read_settled
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
+from pumphouse.capture.source.encode import encode
+from pumphouse.capture.source.gtid import Flavor, GtidSet
+from pumphouse.capture.source.model import Group, Position
+from pumphouse.capture.source.stream import Reader
+from pumphouse.capture.source.target import Target
+from pumphouse.capture.statements import meaning
 from pumphouse.codec import row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, walk
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
-from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.errors import BadManifest, BinlogError, ColumnMismatch
+from pumphouse.export.kafkatopic import Position as TopicPosition
+from pumphouse.export.pbframes import ddl_payload, framed
+from pumphouse.file_import.files import Source
+from pumphouse.file_import.rows import RowReader, runs_of, zone_table
+from pumphouse.file_import.schema import dropped, parted
 from pumphouse.model import tso
 from pumphouse.model.moment import parse_time
 from pumphouse.model.node import NodeStatus
-from pumphouse.model.table import ColumnFlag, MysqlType
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.objectstore.file import FileStore
+from pumphouse.registry.captures import from_json as read_capture
 from pumphouse.registry.resolvers import read as read_resolver
 from pumphouse.schema.rename import parse_rename
 from pumphouse.settings import Settings
 from tests.property.test_job_types import changed
+from tests.support import capturing, pbmessages
 from tests.support.rowgen import column, field, table
 from tests.unit.archive.test_every_byte import Small
 
@@ -199,6 +215,139 @@ TIMES = [
     b"2026-10-25 04:30 Europe/Berlin", b"yesterday 14:00:01.5 +01:00", b"1 hour and 30 minutes ago", b"before DDL 137",
 ]  # fmt: skip
 
+
+def packets(data: bytes) -> list[bytes]:
+    """Of a recorded socket, each with its head."""
+    out, at = [], 0
+    while at < len(data):
+        size = 4 + int.from_bytes(data[at : at + 3], "little")
+        out.append(data[at : at + size])
+        at += size
+    return out
+
+
+def binlog_of(rng: random.Random, data: bytes) -> bytes:
+    """A server's events, one or two of them others, with checksums that fit: what another release might send."""
+    some = packets(data)
+    for _ in range(rng.choice([1, 1, 2])):
+        at = rng.randrange(len(some))
+        event = bytearray(some[at][5:-4])
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            if not event:
+                break
+            place = rng.randrange(len(event))
+            if rng.random() < 0.8:
+                event[place] = rng.choice([0, 1, 2, 127, 128, 255, rng.randrange(256)])
+            elif rng.random() < 0.5:
+                del event[place]
+            else:
+                event.insert(place, rng.randrange(256))
+        if event and rng.random() < 0.1:
+            del event[rng.randrange(len(event)) :]
+        body = b"\0" + event + struct.pack("<I", zlib.crc32(event))
+        some[at] = len(body).to_bytes(3, "little") + some[at][3:4] + body
+    return b"".join(some)
+
+
+class Recorded:
+    """A source's binlog as a capture reads it: events, then the rows of the table that is known."""
+
+    def __init__(self, name: str) -> None:
+        found = capturing.recorded(name)
+        self.data, self._flavor = found["data"], Flavor(found["flavor"])
+        self._start = Position(gtids=GtidSet.parse(found["start"], self._flavor))
+        self._info = TableInfo.from_dict(found["table"])
+        self._charsets = {int(number): name for number, name in found["charsets"].items()}
+
+    def read(self, data: bytes) -> None:
+        reader = Reader(self._flavor, self._start, summed=True)
+        while data:
+            room = reader.room()
+            part, data = data[: len(room)], data[len(room) :]
+            room[: len(part)] = part
+            refused = reader.took(len(part))
+            for group in reader.groups(8 << 20):
+                if isinstance(group, Group):
+                    self._encode(group)
+            if refused is not None:
+                return
+
+    def _encode(self, group: Group) -> None:
+        targets = []
+        for each in group.tables:
+            try:
+                targets.append(Target.of(each, self._info, self._charsets))
+            except ColumnMismatch:
+                targets.append(None)
+        # Of a table that has changed by a DDL amid the group the capture takes the rows before it.
+        for transaction in group.transactions:
+            done = encode(group, targets, transaction.first, transaction.last)
+            walk(pa.array([_prewrite(done.prewrite_value(transaction.first, transaction.last, 7))], pa.large_binary()))
+
+
+def _prewrite(value: bytes) -> bytes:
+    return merge(make_prewrite(5, b"k", value), make_commit(5, 6, b"k"))
+
+
+def frames_of(rng: random.Random, data: bytes) -> bytes:
+    """Frames of a Drainer with other payloads, whose checksums fit."""
+    out = [bytearray(each) for each in pbmessages.payloads(data)]
+    one = rng.choice(out)
+    one[:] = broken(rng, bytes(one))
+    return b"".join(map(framed, map(bytes, out)))
+
+
+def files(folder: Path) -> Callable[[bytes], None]:
+    """Reads a folder with one file as an import does, up to the rows of segments."""
+    path = folder / "binlog-0000000000000000-20261121073000"
+
+    def read(raw: bytes) -> None:
+        path.write_bytes(raw)
+        rows = RowReader(zone_table("Asia/Shanghai"))
+        rows.renew({("d", INFO.name): INFO}, 7)
+        for block in Source.of(FileStore(folder)).blocks(1 << 20):
+            for first, last, ddl in runs_of(block):
+                if ddl:
+                    text = parted(bytes(block.payload(first)))[1].decode("utf-8", "replace")
+                    dropped(text, "d")
+                else:
+                    rows.payloads(block, first, last)
+
+    return read
+
+
+def drained() -> bytes:
+    """A file of a Drainer: changes of each kind, and a DDL."""
+    some = {1: 7, 2: b"alice", 3: 30, 4: "-1.5", 5: "2024-02-29 01:02:03.5", 6: '{"a": [1, 2.5]}', 7: 0.5, 8: 5}
+    payloads = []
+    for at, (op, image) in enumerate([
+        (INSERT, row.encode_insert(INFO, some)), (UPDATE, row.encode_update(INFO, some, some | {3: None})),
+        (DELETE, row.encode_delete(INFO, some)),
+    ]):  # fmt: skip
+        message = pbmessages.Binlog(tp=0, commit_ts=(10 + at) << 18)
+        message.dml_data.events.append(pbmessages.event("d", INFO, INFO, op, image))
+        payloads.append(message.SerializeToString())
+    return b"".join(map(framed, [*payloads, ddl_payload(20 << 18, b"use `d`; DROP TABLE IF EXISTS `a`, d.`b`;")]))
+
+
+STATEMENTS = [
+    b"ALTER TABLE `a`.`b` RENAME COLUMN x TO y, ADD COLUMN (c INT COMMENT 'it''s')", b"ALTER TABLE a DROP PARTITION p1",
+    b"RENAME TABLE IF EXISTS a WAIT 5 TO b, c.d TO e.f", b"DROP TABLE IF EXISTS a, `b`.c /* x */",
+    b"CREATE OR REPLACE TABLE a LIKE b", b"/*!40000 TRUNCATE TABLE a */", b"DROP DATABASE IF EXISTS d",
+    b"SET STATEMENT max_statement_time=1 FOR DROP DATABASE d",
+]  # fmt: skip
+GTIDS = [(b"0-1-5,1-2-18446744073709551615", Flavor.MARIADB),
+         (b"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:11-18,3e11fa47-71ca-11e1-9e33-c80aa9429563:7", Flavor.MYSQL)]  # fmt: skip
+CAPTURE = b"""{"format_version":1,"id":"a","source":"h:1","server":"x","owner":"o","host":"h","state":"running","reason":"",
+"heartbeat":1.0,"gtid":"0-1-1","moment":1.0,"lag_s":0.1,"transactions":5,"start_ts":1,"commit_ts":2,"anew":false}"""
+TOPIC = b"""{"format_version":1,"cluster_id":7,"archive_id":"a","tables":["d.t"],"table_ids":[5],"begin":1,"upto":2}"""
+
+
+def position_of(raw: bytes) -> None:
+    with suppress(ValueError, LookupError, TypeError):  # as said; its caller names the message
+        TopicPosition.from_json(raw)
+
+
 Mutate = Callable[[random.Random, bytes], bytes]
 Case = tuple[bytes, Callable[[bytes], object]]
 
@@ -212,7 +361,15 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         resolver = b'{"format_version":1,"id":"a","host":"h:1","prefixes":["00"],"heartbeat":1.0}'
         return [
             (json.dumps(NODE.to_dict()).encode(), NodeStatus.from_json), (resolver, lambda raw: read_resolver("a", raw)),
+            (CAPTURE, read_capture), (TOPIC, position_of),
         ], document_of  # fmt: skip
+    if name == "binlogs of a source":
+        return [((each := Recorded(kind)).data, each.read) for kind in ("mariadb", "mysql")], binlog_of
+    if name == "binlog files":
+        return [(drained(), files(folder))], frames_of
+    if name == "statements of a source":
+        read = [(text, lambda raw: meaning(raw.decode("utf-8", "replace"), "d")) for text in STATEMENTS]
+        return [*read, *((text, lambda raw, f=f: GtidSet.parse(raw.decode(), f)) for text, f in GTIDS)], text_of
     if name == "RENAME statements":
         return [(b'RENAME TABLE "a" TO `b``c`, /* x */ `to` TO d.`e`', lambda raw: parse_rename(raw.decode()))], text_of
     if name == "rows":
@@ -236,7 +393,10 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
     return [(SETTINGS, ours), (GO_SETTINGS, go)], text_of
 
 
-PARSERS = ["archive documents", "registry", "RENAME statements", "rows", "payloads", "times", "settings"]
+PARSERS = [
+    "archive documents", "registry", "RENAME statements", "rows", "payloads", "times", "settings",
+    "binlogs of a source", "binlog files", "statements of a source",
+]  # fmt: skip
 
 
 def play(name: str, folder: Path, seed: int, more: Callable[[int], bool]) -> int:

@@ -191,6 +191,22 @@ def test_a_table_may_have_the_number_that_ends_a_statement(recording: _Recording
         recording.read(_patched(recording.data, unnamed))
 
 
+def test_a_transaction_has_the_number_that_its_server_gave_it_or_is_damaged(recording: _Recording) -> None:
+    at = {Flavor.MARIADB: (codes.MARIADB_GTID, _BODY), Flavor.MYSQL: (codes.GTID, _BODY + 17)}[recording.flavor]
+
+    def numbered(packet: bytearray, kind: int) -> None:
+        if kind == at[0]:
+            packet[at[1] : at[1] + 8] = bytes([255] * 8)
+
+    changed = _patched(recording.data, numbered)
+    if recording.flavor is Flavor.MYSQL:  # its numbers have a sign
+        with pytest.raises(CorruptionError, match="of the number -1"):
+            recording.read(changed)
+        return
+    groups = recording.read(changed)
+    assert str(groups[-1].end.gtids).endswith(f"-{(1 << 64) - 1}")
+
+
 @pytest.mark.parametrize("width", [9, 8, 13, 250])
 def test_rows_of_another_width_than_their_tables_are_damaged(recording: _Recording, width: int) -> None:
     def narrowed(packet: bytearray, kind: int) -> None:

@@ -60,6 +60,7 @@ _REFUSED = {
 }
 # Where the bytes of decompressed events lie until the group is put together: far behind any buffer.
 _ASIDE = 1 << 48
+_UNSIGNED = 1 << 64  # a kernel holds numbers of MariaDB's transactions with a sign
 
 # Of events: where they begin, their sizes, their types.
 _Events = tuple[Ints, Ints, Ints]
@@ -585,9 +586,11 @@ class Reader:
     def _gtid(self, row: list[int]) -> tuple[str, bool]:
         number = row[walk.T_NUMBER]
         if self._flavor is Flavor.MARIADB:
-            return f"{row[walk.T_DOMAIN]}-{row[walk.T_SERVER]}-{number}", True
+            return f"{row[walk.T_DOMAIN]}-{row[walk.T_SERVER]}-{number % _UNSIGNED}", True
         if not number:
             return f"{self._file}:{row[walk.T_FILE_END]}", False
+        if number < 0:
+            raise events.damaged(f"behind {self._place()} is a transaction of the number {number}")
         raw = self._data[row[walk.T_AT] + codes.HEADER + 1 : row[walk.T_AT] + codes.HEADER + 17].tobytes()
         name = self._names.get(raw)
         if name is None:
