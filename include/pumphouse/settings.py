@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -277,6 +278,26 @@ class PumpSettings(Section):
         return {name.strip(): text.strip() for name, _, text in pairs}
 
 
+Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
+# Those that are read at once.
+BaseClass = Literal["", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """How a store on S3 is reached and written: the settings ``s3_…`` of [archive]."""
+
+    endpoint: str
+    region: str
+    access_key: str
+    secret_key: SecretStr
+    session_token: SecretStr
+    encryption: Encryption
+    kms_key: str
+    object_lock: bool
+    base_class: BaseClass
+
+
 class ArchiveSettings(Section):
     """The archive in object storage."""
 
@@ -284,7 +305,7 @@ class ArchiveSettings(Section):
     copy_root: str = Field(
         "",
         description="where `pumphouse archive copy` and the DAG `binlog_maintenance` bring a copy of the archive to: "
-        "s3://bucket/prefix, with the endpoint and the keys of the archive, or file:///dir; empty = no copy",
+        "s3://bucket/prefix or file:///dir; empty = no copy",
     )
     copy_late_s: float = Field(
         172_800.0,
@@ -305,6 +326,30 @@ class ArchiveSettings(Section):
     s3_region: str = Field("us-east-1", description="region")
     s3_access_key: str = Field("", description="access key; empty = the SDK's default chain")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="secret key")
+    s3_session_token: SecretStr = Field(SecretStr(""), description="token of temporary keys")
+    s3_encryption: Encryption = Field(
+        "", description="encryption at rest of what is written; empty = as the bucket says"
+    )
+    s3_kms_key: str = Field("", description="key of KMS, for `aws:kms` and `aws:kms:dsse`; empty = the account's own")
+    s3_object_lock: bool = Field(
+        False, description="the bucket has Object Lock: each write says the checksum that S3 asks for there"
+    )
+    s3_base_class: BaseClass = Field(
+        "", description="storage class of the rows of dumps and bases, which are seldom read; empty = STANDARD"
+    )
+    copy_s3_region: str = Field(
+        "",
+        description="region of the copy. If it is set, the settings `copy_s3_…` say how the copy is reached and "
+        "written; empty = as the archive is",
+    )
+    copy_s3_endpoint: str = Field("", description="as `s3_endpoint`, of the copy")
+    copy_s3_access_key: str = Field("", description="as `s3_access_key`, of the copy")
+    copy_s3_secret_key: SecretStr = Field(SecretStr(""), description="secret key of the copy")
+    copy_s3_session_token: SecretStr = Field(SecretStr(""), description="as `s3_session_token`, of the copy")
+    copy_s3_encryption: Encryption = Field("", description="as `s3_encryption`, of the copy")
+    copy_s3_kms_key: str = Field("", description="as `s3_kms_key`, of the copy")
+    copy_s3_object_lock: bool = Field(False, description="as `s3_object_lock`, of the copy")
+    copy_s3_base_class: BaseClass = Field("", description="as `s3_base_class`, of the copy")
     task_budget_bytes: int = Field(
         256 * MIB, ge=1, description="payload bytes that one task pulls from one Pump for one window"
     )
@@ -333,7 +378,13 @@ class ArchiveSettings(Section):
             raise ValueError(str(error)) from None
         return value
 
-    @field_validator("s3_endpoint")
+    @property
+    def s3(self) -> S3Access:
+        """How the store of `root` is reached and written: that of a copy by its own settings, where it has any."""
+        prefix = "copy_s3_" if self.copy_s3_region and self.root == self.copy_root else "s3_"
+        return S3Access(**{each.name: getattr(self, prefix + each.name) for each in fields(S3Access)})
+
+    @field_validator("s3_endpoint", "copy_s3_endpoint")
     @classmethod
     def _endpoint_carries_no_secret(cls, value: str) -> str:
         """No part of S3 reads one there, and every message about the server would show it."""
@@ -343,6 +394,14 @@ class ArchiveSettings(Section):
                 "s3_access_key and s3_secret_key"
             )
         return value
+
+    @model_validator(mode="after")
+    def _access_to_the_copy_is_whole(self) -> Self:
+        """Keys of one account never meet the endpoint of another."""
+        said = [name for name in ArchiveSettings.model_fields if name.startswith("copy_s3_") and getattr(self, name)]
+        if said and not self.copy_s3_region:
+            raise ValueError(f"archive.{said[0]} is set: set archive.copy_s3_region too, and all that the copy needs")
+        return self
 
     @model_validator(mode="after")
     def _margin_is_possible(self) -> Self:

@@ -76,13 +76,26 @@ class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no type
 
 
 class ArchiveHook(_SettingsHook):
-    """Connection type ``pumphouse_archive``: root, archive id, S3 endpoint; login and password = S3 keys."""
+    """Connection type ``pumphouse_archive``: root, archive id, S3 endpoint; login and password = S3 keys.
+
+    The connection of the same name with ``_copy`` behind it, if there is one, says the same of the archive's copy.
+    """
 
     conn_name_attr = "archive_conn_id"
     default_conn_name = ARCHIVE
     conn_type = "pumphouse_archive"
     hook_name = "Pumphouse archive"
-    fields = ("root", "copy_root", "archive_id", "s3_endpoint", "s3_region")
+    fields = (
+        "root",
+        "copy_root",
+        "archive_id",
+        "s3_endpoint",
+        "s3_region",
+        "s3_encryption",
+        "s3_kms_key",
+        "s3_object_lock",
+        "s3_base_class",
+    )
 
     def __init__(self, archive_conn_id: str = ARCHIVE) -> None:
         super().__init__(archive_conn_id)
@@ -95,6 +108,15 @@ class ArchiveHook(_SettingsHook):
             found["archive.s3_access_key"] = connection.login
             found["archive.s3_secret_key"] = connection.password or ""
         return found
+
+    def of_copy(self) -> dict[str, Any]:
+        """As `overrides`, of the copy; nothing where no connection says it."""
+        try:
+            found = ArchiveHook(f"{self.conn_id}_copy").overrides()
+        except AirflowNotFoundException:
+            return {}
+        said = {name.removeprefix("archive."): value for name, value in found.items()}
+        return {f"archive.copy_{name}": value for name, value in said.items() if name == "root" or name[:3] == "s3_"}
 
     def _probe(self) -> str:
         from pumphouse.objectstore.open import open_store
@@ -257,7 +279,7 @@ class KafkaHook(_SettingsHook):
         return f"{kafka.bootstrap_servers} has the topic {kafka.topic}"
 
 
-_NO_FIELDS = ("s3_access_key", "s3_secret_key", "cluster_id")
+_NO_FIELDS = ("s3_access_key", "s3_secret_key", "s3_session_token", "cluster_id")
 
 
 def _whole(conn_id: str, said: Mapping[str, Any], names: Iterable[str], needed: str) -> dict[str, Any]:
@@ -326,6 +348,8 @@ def settings_from(
     ):
         if hook is not None:
             found |= hook.overrides()
+    if archive:
+        found |= ArchiveHook(archive).of_copy()
     if restore:
         found |= _loaded(loads)
     if kafka:

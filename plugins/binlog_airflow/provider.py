@@ -30,6 +30,11 @@ def get_provider_info() -> dict[str, Any]:
                 archive_id="Archive id",
                 s3_endpoint="S3 endpoint (empty = AWS)",
                 s3_region="S3 region",
+                s3_encryption="Encryption at rest (AES256, aws:kms; empty = the bucket's)",
+                s3_kms_key="Key of KMS",
+                s3_object_lock="true = the bucket has Object Lock",
+                s3_base_class="Storage class of dumps and bases (empty = STANDARD)",
+                copy_root="Root of the copy (another connection, with _copy behind this name, has its keys)",
             ),
             _connection(
                 "cluster",

@@ -196,6 +196,32 @@ print(json.dumps(ClusterHook().test_connection()))
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.row("A5", "O2")
+def test_a_copy_has_a_connection_of_its_own_and_nothing_of_the_archives(in_airflow: Callable[..., Any]) -> None:
+    read = """
+import json
+from binlog_airflow.hooks import settings_from
+found = settings_from(cluster=None).archive
+print(json.dumps({name: getattr(found, name) for name in ("root", "copy_root", "copy_s3_endpoint", "copy_s3_access_key",
+    "copy_s3_region", "copy_s3_encryption", "s3_access_key")}))
+"""
+    there = {
+        "conn_type": "pumphouse_archive",
+        "login": "other",
+        "password": "x",
+        "extra": {"root": "s3://other/prefix"},
+    }
+    there["extra"] |= {"s3_encryption": "AES256"}
+    found = in_airflow(read, **_env(pumphouse_archive=_ARCHIVE, pumphouse_archive_copy=there))
+    assert found == {
+        "root": "s3://bucket/prefix", "copy_root": "s3://other/prefix", "copy_s3_endpoint": "",
+        "copy_s3_access_key": "other", "copy_s3_region": "us-east-1", "copy_s3_encryption": "AES256",
+        "s3_access_key": _ARCHIVE["login"],
+    }  # fmt: skip
+    found = in_airflow(read, **_env(pumphouse_archive=_ARCHIVE))
+    assert (found["copy_root"], found["copy_s3_access_key"], found["copy_s3_region"]) == ("", "", "")
+
+
 @pytest.mark.row("O2")
 def test_connection_types_are_known_to_airflow_with_their_forms(in_airflow: Callable[..., Any]) -> None:
     found = in_airflow("""

@@ -18,13 +18,15 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
-from pumphouse.errors import ConfigError, UsageError
+from pumphouse.errors import ConfigError, StoreError, UsageError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import copy, expire, proof
 from pumphouse.settings import ArchiveSettings, Settings
 from pumphouse.status.look import look
+from tests.stack.s3 import S3Server as Elsewhere
+from tests.stack.supervisor import Supervisor
 from tests.support import formats
 from tests.support.agedarchive import Aged, grown
 from tests.support.bases import folded
@@ -163,6 +165,44 @@ def test_the_commands_say_how_far_the_copy_is_and_nobody_takes_it_for_the_archiv
     assert objects(at(settings.archive, root, made.source.cluster_id)) == before
     assert proof_of(there, made, target)
     every_moment_restored(made, settings, root, target)
+
+
+def test_a_copy_lies_at_another_provider_with_an_account_and_an_encryption_of_its_own(
+    made: Aged, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    """Two servers: neither has the bucket of the other."""
+    with s3_server() as here, Elsewhere(Supervisor(tmp_path / "elsewhere"), bucket="elsewhere") as there:
+        of, place = here.archive_settings(), ArchiveSettings.model_validate(there.settings())
+        for key, data in objects(made.source.archive).items():
+            open_store(of).put(f"{made.source.cluster_id}/{key}", data)
+        own = {f"copy_{name}": getattr(place, name) for name in ("s3_endpoint", "s3_access_key", "s3_secret_key")}
+        of = of.model_copy(update={"copy_root": place.root, **own})
+        with pytest.raises(StoreError, match="NoSuchBucket"):  # as the archive is reached
+            copy.run(settings.model_copy(update={"archive": of}))
+        with pytest.raises(ValueError, match="copy_s3_region too"):
+            ArchiveSettings.model_validate(of.model_dump())
+        own |= {"copy_s3_region": "us-east-1", "copy_s3_encryption": "aws:kms", "copy_s3_kms_key": "alias/aws/s3"}
+        own |= {"copy_s3_object_lock": True, "copy_s3_base_class": "GLACIER_IR"}
+        settings = settings.model_copy(update={"archive": of.model_copy(update=own)})
+        done = copy.run(settings)
+        assert (done.end, done.objects > 10) == (made.source.archive.end(), True)
+        bucket, client = place.root.split("/")[2], there.client()
+        kept = {}
+        for each in client.list_objects_v2(Bucket=bucket)["Contents"]:
+            head = client.head_object(Bucket=bucket, Key=each["Key"])
+            assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/aws/s3"), each["Key"]
+            kept.setdefault(head.get("StorageClass", "STANDARD"), set()).add(each["Key"].rpartition(".")[2])
+        assert kept.keys() == {"STANDARD", "GLACIER_IR"}
+        assert kept["GLACIER_IR"] == {"parquet"}
+        assert not any(each.who == "copy" for each in look(settings, {}, within_s=20).findings)
+        # Reading the copy as an archive takes the copy's account too.
+        every_moment_restored(made, settings, place.root, target)
+        # The archive is there, and these keys do not reach it: it is not taken for lost.
+        words = ("archive", "promote", "--yes", "--archive")
+        reached = settings.model_copy(update={"archive": place})
+        refused = command(tmp_path, reached, *words, place.root)
+        assert "is lost cannot be told with these keys" in str(refused.exception), refused.output
+        assert "--archive-is-lost" in refused.exception.hint
 
 
 def proof_of(there: Settings, made: Aged, target: TargetConnection) -> bool:

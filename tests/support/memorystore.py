@@ -49,7 +49,7 @@ class MemoryStore:
         self.put_s.pop(key, None)
         self.after("put", key)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
         self.put(key, path.read_bytes())
 
     def get_file(self, key: str, path: Path) -> None:

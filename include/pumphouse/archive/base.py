@@ -368,7 +368,7 @@ def write_columns(
                        use_dictionary=low_cardinality(table.schema), row_group_size=group)  # fmt: skip
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        store.put_file(key, path)
+        store.put_file(key, path, seldom=True)
         stored = path.stat().st_size
     return SegmentEntry(
         node_id=NODE,

@@ -564,9 +564,10 @@ class _Copying:
         elif self._has_size(entry):
             return None, False
         if not self._dry_run:
-            with fetched(self._from, entry, in_memory=_IN_MEMORY_BYTES) as found:
+            seldom = entry.key.startswith(layout.BASE)
+            with fetched(self._from, entry, in_memory=0 if seldom else _IN_MEMORY_BYTES) as found:
                 if isinstance(found, Path):
-                    self._to.put_file(entry.key, found, move=True)
+                    self._to.put_file(entry.key, found, move=True, seldom=seldom)
                 else:
                     self._to.put(entry.key, found)
         return entry.bytes, mended

@@ -15,7 +15,7 @@ from pumphouse.archive.layout import COPY
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import with_times
-from pumphouse.errors import BinlogError, ConfigError
+from pumphouse.errors import BinlogError, ConfigError, ObjectNotFound, StoreError, StoreUnavailable
 from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
@@ -109,6 +109,13 @@ def _require_lost(settings: Settings, url: str, archive: Archive) -> None:
     try:
         there = Archive.open(settings.archive.model_copy(update={"root": root}), archive.cluster_id)
         alive = there.genesis().sha256 == archive.genesis().sha256
+    except StoreError as error:
+        if isinstance(error, (ObjectNotFound, StoreUnavailable)):
+            return
+        raise ConfigError(
+            f"whether the archive at {url} is lost cannot be told with these keys: {error.message}",
+            hint="if it is, for that place never to be used again: --archive-is-lost",
+        ) from error
     except BinlogError:
         return
     if alive:

@@ -46,8 +46,11 @@ class ObjectStore(Protocol):
         """Create or replace; idempotent."""
         ...
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
-        """Upload a local file (multipart where large); idempotent. ``move``: the local file may be gone then."""
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
+        """Upload a local file (multipart where large); idempotent.
+
+        ``move``: the local file may be gone then. ``seldom``: it will hardly be read.
+        """
         ...
 
     def get_file(self, key: str, path: Path) -> None:

@@ -50,7 +50,7 @@ class FileStore:
             make_dirs(path.parent, PRIVATE_DIR)
             write_atomic(path, data, PRIVATE_FILE)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:  # noqa: ARG002
         """Copy a local file in, or move it where it lies on the same file system; the object appears whole."""
         target = self._path(key)
         with self._errors(key):

@@ -27,5 +27,5 @@ def open_store(settings: ArchiveSettings) -> ObjectStore:
             raise ConfigError(
                 "archive.root must be s3://bucket/prefix; keys belong into archive.s3_access_key and s3_secret_key"
             )
-        return S3Store(parts.netloc, unquote(parts.path), settings)
+        return S3Store(parts.netloc, unquote(parts.path), settings.s3)
     raise ConfigError(f"archive.root {settings.root!r} is not supported", hint="s3://bucket/prefix or file:///dir")

@@ -37,9 +37,9 @@ class PrefixStore:
         """Create or replace."""
         self._store.put(self._prefix + key, data)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
         """Upload a local file."""
-        self._store.put_file(self._prefix + key, path, move=move)
+        self._store.put_file(self._prefix + key, path, move=move, seldom=seldom)
 
     def get_file(self, key: str, path: Path) -> None:
         """Download to a local file."""

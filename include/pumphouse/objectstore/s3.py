@@ -12,21 +12,24 @@ from typing import Any
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from pumphouse.objectstore.base import ObjectInfo, check_key
 from pumphouse.objectstore.lifecycle import losing
-from pumphouse.settings import ArchiveSettings
+from pumphouse.settings import S3Access
 
 _MULTIPART_BYTES = 64 << 20
 _READS = 4
 _NEVER = (501, 505)  # the server lacks it: no later try is answered otherwise
-_KEYS = "set archive.s3_access_key and archive.s3_secret_key, or what the AWS SDK reads (AWS_ACCESS_KEY_ID, …)"
+_KEYS = (
+    "set archive.s3_access_key and archive.s3_secret_key (archive.copy_s3_… of a copy), or what the AWS SDK reads "
+    "(AWS_ACCESS_KEY_ID, …)"
+)
 
 
 class S3Store:
     """Objects in a bucket under a prefix. The client is made on first use in each process, so a fork is safe."""
 
-    def __init__(self, bucket: str, prefix: str, settings: ArchiveSettings) -> None:
+    def __init__(self, bucket: str, prefix: str, access: S3Access) -> None:
         self._bucket = bucket
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
-        self._settings = settings
+        self._access = access
         self._client_of: tuple[int, Any] | None = None
         self._lock = threading.Lock()
 
@@ -36,7 +39,7 @@ class S3Store:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_bucket": self._bucket, "_prefix": self._prefix, "_settings": self._settings}
+        return {"_bucket": self._bucket, "_prefix": self._prefix, "_access": self._access}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -64,17 +67,20 @@ class S3Store:
     def put(self, key: str, data: bytes) -> None:
         """Create or replace."""
         with self._errors(key):
-            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data)
+            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, **self._kept)
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:  # noqa: ARG002
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:  # noqa: ARG002
         """Upload a file, in parts where it is large; a part that fails leaves no object."""
         from boto3.exceptions import S3UploadFailedError
         from boto3.s3.transfer import TransferConfig
 
         config = TransferConfig(multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES)
+        kept = self._kept
+        if seldom and self._access.base_class:
+            kept["StorageClass"] = self._access.base_class
         with self._errors(key):
             try:
-                self._client.upload_file(str(path), self._bucket, self._key(key), Config=config)
+                self._client.upload_file(str(path), self._bucket, self._key(key), ExtraArgs=kept, Config=config)
             except S3UploadFailedError as error:
                 # boto3 wraps the reason in text only; an upload is idempotent, so trying again is always right.
                 raise StoreUnavailable(f"{self.url}/{key}: {error}", key=key) from error
@@ -90,7 +96,7 @@ class S3Store:
         409 (another conditional put is under way) and time-outs are StoreUnavailable: nobody knows, read back.
         """
         with self._errors(key):
-            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, IfNoneMatch="*")
+            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, IfNoneMatch="*", **self._kept)
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted by key (S3 lists in UTF-8 order)."""
@@ -144,6 +150,12 @@ class S3Store:
         raise AssertionError
 
     @property
+    def _kept(self) -> dict[str, str]:
+        """How objects are kept, as arguments of a write."""
+        said = {"ServerSideEncryption": self._access.encryption, "SSEKMSKeyId": self._access.kms_key}
+        return {name: value for name, value in said.items() if value}
+
+    @property
     def _client(self) -> Any:
         with self._lock:
             if self._client_of is None or self._client_of[0] != os.getpid():
@@ -154,22 +166,22 @@ class S3Store:
         import boto3
         from botocore.config import Config
 
-        settings = self._settings
-        secret = settings.s3_secret_key.get_secret_value()
+        access = self._access
         return boto3.session.Session().client(
             "s3",
-            endpoint_url=settings.s3_endpoint or None,
-            region_name=settings.s3_region,
-            aws_access_key_id=settings.s3_access_key or None,
-            aws_secret_access_key=secret or None,
+            endpoint_url=access.endpoint or None,
+            region_name=access.region,
+            aws_access_key_id=access.access_key or None,
+            aws_secret_access_key=access.secret_key.get_secret_value() or None,
+            aws_session_token=access.session_token.get_secret_value() or None,
             config=Config(
                 connect_timeout=5,
                 read_timeout=60,
                 retries={"mode": "standard", "max_attempts": 4},
                 max_pool_connections=16,
-                s3={"addressing_style": "path" if settings.s3_endpoint else "auto"},
+                s3={"addressing_style": "path" if access.endpoint else "auto"},
                 # Servers that are not AWS answer ranged reads with checksums of the whole object.
-                request_checksum_calculation="when_required",
+                request_checksum_calculation="when_supported" if access.object_lock else "when_required",
                 response_checksum_validation="when_required",
             ),
         )

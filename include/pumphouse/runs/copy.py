@@ -46,8 +46,8 @@ def run(
 
 
 def copy_at(settings: Settings, root: str, archive: Archive) -> Archive:
-    """The copy of an archive under another root, with the endpoint and the keys of the settings."""
-    there = settings.archive.model_copy(update={"root": root})
+    """The copy of an archive under another root, reached as the settings say of copies."""
+    there = settings.archive.model_copy(update={"root": root, "copy_root": root})
     return Archive.open(there, archive.cluster_id)
 
 

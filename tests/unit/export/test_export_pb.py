@@ -181,7 +181,7 @@ class KillingStore(FileStore):
         if self.after:
             self._count()
 
-    def put_file(self, key: str, path: Path, *, move: bool = False) -> None:
+    def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
         if not self.after:
             self._count()
         super().put_file(key, path, move=move)
