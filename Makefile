@@ -133,7 +133,7 @@ lock:            ## Resolve the locks again (needs uv)
 	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups -o requirements.lock
 	for part in pump spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
 	uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra airflow --extra kafka --group image -o locks/airflow.lock
-	printf 'grpcio-tools==1.81.1\nprotobuf==6.33.6\n' | uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header - -o locks/proto.lock
+	printf 'grpcio-tools==1.76.0\nprotobuf==6.33.6\n' | uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header - -o locks/proto.lock
 
 clean:           ## Remove what was built
 	rm -rf build dist .mypy_cache .ruff_cache .hypothesis

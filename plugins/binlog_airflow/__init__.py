@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-SDK_FLOOR = (1, 3)  # Airflow 3.3: the first one with retry policies
+SDK_FLOOR = (1, 1)  # Airflow 3.1: the first one with approvals
 
 
 def _require_airflow() -> None:
@@ -13,7 +13,7 @@ def _require_airflow() -> None:
         found = ""
     if not found or tuple(int(part) for part in found.split(".")[:2]) < SDK_FLOOR:
         what = f"its task SDK is {found}" if found else "there is no task SDK"
-        raise ImportError(f"Pumphouse needs Airflow 3.3 or later (task SDK 1.3); here {what}: see docs/operations.md")
+        raise ImportError(f"Pumphouse needs Airflow 3.1 or later (task SDK 1.1); here {what}: see docs/operations.md")
 
 
 _require_airflow()

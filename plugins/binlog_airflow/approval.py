@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk import Param
 from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowSkipException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from binlog_airflow import tasks
 from binlog_airflow.retry import one_sentence
+from binlog_airflow.served import AirflowSkipException, TaskAwaitingInput
 from pumphouse.errors import RestoreError
 
 if TYPE_CHECKING:
@@ -80,14 +81,17 @@ class RestoreApproval(ApprovalOperator):  # type: ignore[misc]  # airflow has no
 
     def _ask_again(self, context: Context) -> None:
         """The same question, without its answer; Airflow calls no ``execute`` from another method."""
-        upsert_hitl_detail(
-            ti_id=context["task_instance"].id,
-            options=self.options,
-            subject=self.subject,
-            body=self.body,
-            params=self.serialized_params,
-        )
-        raise TaskAwaitingInput(method_name="execute_complete", timeout=_PATIENCE)
+        ti_id, params = context["task_instance"].id, self.serialized_params
+        upsert_hitl_detail(ti_id=ti_id, options=self.options, subject=self.subject, body=self.body, params=params)
+        if TaskAwaitingInput is not None:
+            raise TaskAwaitingInput(method_name="execute_complete", timeout=_PATIENCE)
+        self.defer(
+            trigger=HITLTrigger(
+                ti_id=ti_id, options=self.options, params=params, timeout_datetime=datetime.now(UTC) + _PATIENCE,
+                multiple=False, defaults=None,
+            ),
+            method_name="execute_complete",
+        )  # fmt: skip
 
 
 def _plan(context: Context) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from binlog_airflow.advice import SOURCE, in_airflow, naming
+from binlog_airflow.served import AirflowNotFoundException
 from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.settings import DOWNSTREAM
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import structlog
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from binlog_airflow import assets, tasks
 from binlog_airflow.advice import SOURCE, in_airflow
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, KAFKA
 from binlog_airflow.installation import Installation
-from binlog_airflow.retry import BinlogRetryPolicy, ended, one_sentence
+from binlog_airflow.retry import ended, one_sentence, policy
+from binlog_airflow.served import AirflowSkipException, TaskDeferred
 from binlog_airflow.triggers import EVERY_S, GRACE, PauseTrigger, WindowTrigger
 from pumphouse.clock import duration
 from pumphouse.errors import BinlogError, TargetBusy, UsageError, WindowHeld
@@ -72,7 +72,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         retry_policy: RetryPolicy | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_policy=retry_policy or BinlogRetryPolicy(), **kwargs)
+        super().__init__(retries=retries, **policy(retry_policy), **kwargs)
         self.archive_conn_id = archive_conn_id
         self.cluster_conn_id = cluster_conn_id
         self.source_conn_id = source_conn_id

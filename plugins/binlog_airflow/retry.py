@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
-from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
 from binlog_airflow.advice import in_airflow
 from binlog_airflow.lines import make_readable
+from binlog_airflow.served import AirflowFailException, ExceptionRetryPolicy, RetryDecision
 from pumphouse.errors import BinlogError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, RetryPolicy
 
 
 log = structlog.get_logger()
@@ -52,10 +52,13 @@ def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
-def ended(error: BinlogError, *, waited: bool = False) -> TaskEnded:
+def ended(error: BinlogError, *, waited: bool = False) -> BaseException:
     """What a task ends with that failed by an error of ours, which its log has then."""
     log.error(error.said(in_airflow), kind=type(error).__name__)
     log.debug("where", exc_info=error)
+    if RetryDecision is None and (waited or not error.retryable):
+        failed: BaseException = AirflowFailException(type(error).__name__)  # nobody asks a policy
+        return failed
     return TaskEnded(error, waited=waited)
 
 
@@ -84,13 +87,20 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
         return RetryDecision.fail(reason=exception.said(in_airflow))
 
 
+def policy(given: RetryPolicy | None = None) -> dict[str, Any]:
+    """The argument of an operator that says whether it is tried again; none where Airflow knows none."""
+    if given is None and RetryDecision is None:
+        return {}
+    return {"retry_policy": given or BinlogRetryPolicy()}
+
+
 def default_args() -> dict[str, Any]:
     """Arguments that every task of ours starts from."""
     return {
         "owner": "pumphouse",
         "retries": 3,
         "retry_delay": timedelta(seconds=10),
-        "retry_policy": BinlogRetryPolicy(),
+        **policy(),
         # A task's log ends with a sentence; the dictionary is the XCom.
         "show_return_value_in_logs": False,
     }

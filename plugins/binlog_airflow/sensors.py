@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 
 from binlog_airflow import tasks
 from binlog_airflow.hooks import ARCHIVE, CLUSTER
 from binlog_airflow.installation import Installation
-from binlog_airflow.retry import BinlogRetryPolicy, one_sentence
+from binlog_airflow.retry import one_sentence, policy
+from binlog_airflow.served import AirflowSensorTimeout, TaskDeferred
 from binlog_airflow.triggers import EVERY_S, GRACE, ArchiveReachesTrigger, TargetReachesTrigger
 from pumphouse.clock import duration
 from pumphouse.errors import UsageError
@@ -44,8 +44,7 @@ class _ReachesSensor(BaseSensorOperator):  # type: ignore[misc]  # airflow has n
         retry_policy: RetryPolicy | None = None,
         **kwargs: Any,
     ) -> None:
-        policy = retry_policy or BinlogRetryPolicy()
-        super().__init__(poke_interval=poke_interval, mode=mode, retries=retries, retry_policy=policy, **kwargs)
+        super().__init__(poke_interval=poke_interval, mode=mode, retries=retries, **policy(retry_policy), **kwargs)
         self.moment = moment
         self.archive_conn_id = archive_conn_id
         self.cluster_conn_id = cluster_conn_id

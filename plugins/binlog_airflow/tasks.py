@@ -388,7 +388,7 @@ def _retained_for(settings: Settings, here: Installation) -> dict[str, ServerSet
 @contextmanager
 def _there_or(may_be_missing: bool) -> Iterator[None]:
     """A connection that nobody has made names no server; one that the settings name has to be there."""
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from binlog_airflow.served import AirflowNotFoundException
 
     try:
         yield

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from binlog_airflow.advice import in_airflow
 from binlog_airflow.installation import Installation
+from binlog_airflow.served import AirflowNotFoundException
 from pumphouse.errors import BinlogError
 
 if TYPE_CHECKING:

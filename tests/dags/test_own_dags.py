@@ -105,7 +105,7 @@ class Site:
 class World:
     """Two sites, and an Airflow whose DAG folder has a file for each, one with a mistake, and the documented sample."""
 
-    def __init__(self, work: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, work: Path, stack: contextlib.ExitStack, **more: Any) -> None:
         self.eu, self.us = (Site(work / name, stack.enter_context(mariadb.in_memory()), stack) for name in ("eu", "us"))
         dags = work / "dags"
         dags.mkdir()
@@ -123,7 +123,8 @@ class World:
             work / "airflow",
             supervisor,
             # Of another installation: nothing of it may be taken for these two's.
-            environment={
+            environment=more.pop("environment", {})
+            | {
                 "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
                 "PUMPHOUSE_LOAD__ENGINE": "local",
                 "PUMPHOUSE_ARCHIVE__ROOT": f"file://{work}/nowhere",
@@ -137,7 +138,9 @@ class World:
                 "american_archive": self.us.of_archive,
                 "american_pumps": self.us.of_cluster,
                 "american_copy": self.us.of_target,
-            },
+            }
+            | more.pop("connections", {}),
+            **more,
         )
         self.airflow.start()
         self.api = self.airflow.api()

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +32,10 @@ USER = "admin"
 
 
 class AirflowServer:
-    """One Airflow. ``environment`` is added to that of every part, ``connections`` are put into its database."""
+    """One Airflow. ``environment`` is added to that of every part, ``connections`` are put into its database.
+
+    ``python``: has another version of it.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,9 @@ class AirflowServer:
         parts: tuple[str, ...] = PARTS,
         parallelism: int = 4,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
+        python: Path = Path(sys.executable),
     ) -> None:
+        self.python = python
         self.home = directory.absolute()
         self.supervisor = supervisor
         self.environment = dict(environment or {})
@@ -80,7 +84,7 @@ class AirflowServer:
                 self._copy_migrated()
                 self.database.start()
         for part in missing:
-            command = [sys.executable, "-m", "airflow", part]
+            command = [str(self.python), "-m", "airflow", part]
             if part == "api-server":
                 command += ["--host", "127.0.0.1", "--port", str(self.port)]
             self.supervisor.start(_name(part), command, env=self.variables(), cwd=self.home)
@@ -150,7 +154,7 @@ class AirflowServer:
             work = at.with_name("airflow.work")
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir()
-            first = AirflowServer(work, Supervisor(work / "run"))
+            first = AirflowServer(work, Supervisor(work / "run"), python=self.python)
             first.home.mkdir(exist_ok=True)
             first._read_identity()
             try:
@@ -162,13 +166,14 @@ class AirflowServer:
             shutil.rmtree(work)
 
         self.database.directory.mkdir(exist_ok=True)
-        programs = version("apache-airflow"), stamp(system.postgres("postgres"))
+        asks = [str(self.python), "-c", "from importlib import metadata; print(metadata.version('apache-airflow'))"]
+        programs = subprocess.check_output(asks, text=True).strip(), stamp(system.postgres("postgres"))
         copy_once_made("airflow", self.database.data_dir, make, of=programs)
 
     def _migrate(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
         done = subprocess.run(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
+            [self.python, "-m", "airflow", "db", "migrate"],
             env={**environment, **self.variables()},
             cwd=self.home,
             capture_output=True,

@@ -142,13 +142,18 @@ class AirflowApi:
                 return found
             tasks = self.tasks(dag_id, run_id)
             for task in tasks:
-                if asked and task["state"] == "awaiting_input":
+                # Before 3.3 a trigger waits for the answer.
+                if asked and (
+                    task["state"] == "awaiting_input" or (task["task_id"], task["state"]) == ("approve", "deferred")
+                ):
                     attempt = int(task["try_number"])
                     since = asking.setdefault((task["task_id"], attempt), time.monotonic())
                     if time.monotonic() < since + _READ_S * attempt:
                         continue
                     path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task['task_id']}/-1/hitlDetails"
                     question = self.call("GET", path)
+                    if question["response_received"]:
+                        continue
                     option = asked(task["task_id"], question["subject"])
                     self.call("PATCH", path, {"chosen_options": [option], "params_input": _typed(question)})
             if time.monotonic() > limit:

@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import cistern_pb2 as pumphouse_dot_proto_dot_cistern__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class CisternStub:
+class CisternStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -51,7 +51,7 @@ class CisternStub:
                 _registered_method=True)
 
 
-class CisternServicer:
+class CisternServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def DumpBinlog(self, request, context):
@@ -98,7 +98,7 @@ def add_CisternServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Cistern:
+class Cistern(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

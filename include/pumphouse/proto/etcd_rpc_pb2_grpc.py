@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import etcd_rpc_pb2 as pumphouse_dot_proto_dot_etcd__rpc__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class KVStub:
+class KVStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -61,7 +61,7 @@ class KVStub:
                 _registered_method=True)
 
 
-class KVServicer:
+class KVServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Range(self, request, context):
@@ -130,7 +130,7 @@ def add_KVServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class KV:
+class KV(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -269,7 +269,7 @@ class KV:
             _registered_method=True)
 
 
-class WatchStub:
+class WatchStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -285,7 +285,7 @@ class WatchStub:
                 _registered_method=True)
 
 
-class WatchServicer:
+class WatchServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Watch(self, request_iterator, context):
@@ -310,7 +310,7 @@ def add_WatchServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Watch:
+class Watch(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -341,7 +341,7 @@ class Watch:
             _registered_method=True)
 
 
-class AuthStub:
+class AuthStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -357,7 +357,7 @@ class AuthStub:
                 _registered_method=True)
 
 
-class AuthServicer:
+class AuthServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Authenticate(self, request, context):
@@ -382,7 +382,7 @@ def add_AuthServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Auth:
+class Auth(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

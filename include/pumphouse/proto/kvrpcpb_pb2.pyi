@@ -73,7 +73,7 @@ class LockInfo(_message.Message):
     use_async_commit: bool
     min_commit_ts: int
     secondaries: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, primary_lock: _Optional[bytes] = ..., lock_version: _Optional[int] = ..., key: _Optional[bytes] = ..., lock_ttl: _Optional[int] = ..., txn_size: _Optional[int] = ..., lock_type: _Optional[_Union[Op, str]] = ..., lock_for_update_ts: _Optional[int] = ..., use_async_commit: _Optional[bool] = ..., min_commit_ts: _Optional[int] = ..., secondaries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, primary_lock: _Optional[bytes] = ..., lock_version: _Optional[int] = ..., key: _Optional[bytes] = ..., lock_ttl: _Optional[int] = ..., txn_size: _Optional[int] = ..., lock_type: _Optional[_Union[Op, str]] = ..., lock_for_update_ts: _Optional[int] = ..., use_async_commit: bool = ..., min_commit_ts: _Optional[int] = ..., secondaries: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TxnNotFound(_message.Message):
     __slots__ = ("start_ts", "primary_key")
@@ -115,7 +115,7 @@ class MvccWrite(_message.Message):
     commit_ts: int
     short_value: bytes
     has_overlapped_rollback: bool
-    def __init__(self, type: _Optional[_Union[Op, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., short_value: _Optional[bytes] = ..., has_overlapped_rollback: _Optional[bool] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[Op, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., short_value: _Optional[bytes] = ..., has_overlapped_rollback: bool = ...) -> None: ...
 
 class MvccValue(_message.Message):
     __slots__ = ("start_ts", "value")
@@ -147,7 +147,7 @@ class MvccLock(_message.Message):
     use_async_commit: bool
     secondaries: _containers.RepeatedScalarFieldContainer[bytes]
     rollback_ts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, type: _Optional[_Union[Op, str]] = ..., start_ts: _Optional[int] = ..., primary: _Optional[bytes] = ..., short_value: _Optional[bytes] = ..., ttl: _Optional[int] = ..., for_update_ts: _Optional[int] = ..., txn_size: _Optional[int] = ..., use_async_commit: _Optional[bool] = ..., secondaries: _Optional[_Iterable[bytes]] = ..., rollback_ts: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[Op, str]] = ..., start_ts: _Optional[int] = ..., primary: _Optional[bytes] = ..., short_value: _Optional[bytes] = ..., ttl: _Optional[int] = ..., for_update_ts: _Optional[int] = ..., txn_size: _Optional[int] = ..., use_async_commit: bool = ..., secondaries: _Optional[_Iterable[bytes]] = ..., rollback_ts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MvccInfo(_message.Message):
     __slots__ = ("lock", "writes", "values")
@@ -197,7 +197,7 @@ class CheckTxnStatusRequest(_message.Message):
     force_sync_commit: bool
     resolving_pessimistic_lock: bool
     verify_is_primary: bool
-    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., primary_key: _Optional[bytes] = ..., lock_ts: _Optional[int] = ..., caller_start_ts: _Optional[int] = ..., current_ts: _Optional[int] = ..., rollback_if_not_exist: _Optional[bool] = ..., force_sync_commit: _Optional[bool] = ..., resolving_pessimistic_lock: _Optional[bool] = ..., verify_is_primary: _Optional[bool] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[Context, _Mapping]] = ..., primary_key: _Optional[bytes] = ..., lock_ts: _Optional[int] = ..., caller_start_ts: _Optional[int] = ..., current_ts: _Optional[int] = ..., rollback_if_not_exist: bool = ..., force_sync_commit: bool = ..., resolving_pessimistic_lock: bool = ..., verify_is_primary: bool = ...) -> None: ...
 
 class CheckTxnStatusResponse(_message.Message):
     __slots__ = ("region_error", "error", "lock_ttl", "commit_version", "action", "lock_info")

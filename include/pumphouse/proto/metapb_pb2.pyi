@@ -55,7 +55,7 @@ class Peer(_message.Message):
     store_id: int
     role: PeerRole
     is_witness: bool
-    def __init__(self, id: _Optional[int] = ..., store_id: _Optional[int] = ..., role: _Optional[_Union[PeerRole, str]] = ..., is_witness: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., store_id: _Optional[int] = ..., role: _Optional[_Union[PeerRole, str]] = ..., is_witness: bool = ...) -> None: ...
 
 class Region(_message.Message):
     __slots__ = ("id", "start_key", "end_key", "region_epoch", "peers")

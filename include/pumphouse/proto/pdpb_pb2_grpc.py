@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import pdpb_pb2 as pumphouse_dot_proto_dot_pdpb__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PDStub:
+class PDStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -66,7 +66,7 @@ class PDStub:
                 _registered_method=True)
 
 
-class PDServicer:
+class PDServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetMembers(self, request, context):
@@ -146,7 +146,7 @@ def add_PDServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PD:
+class PD(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

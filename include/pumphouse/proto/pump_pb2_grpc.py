@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import pump_pb2 as pumphouse_dot_proto_dot_pump__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PumpStub:
+class PumpStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class PumpStub:
                 _registered_method=True)
 
 
-class PumpServicer:
+class PumpServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def WriteBinlog(self, request, context):
@@ -82,7 +82,7 @@ def add_PumpServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Pump:
+class Pump(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -75,7 +75,7 @@ class PullBatchesResponse(_message.Message):
     sync_log: bool
     gc_point: int
     blocker: Blocker
-    def __init__(self, frame: _Optional[bytes] = ..., watermark: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., sync_log: _Optional[bool] = ..., gc_point: _Optional[int] = ..., blocker: _Optional[_Union[Blocker, _Mapping]] = ...) -> None: ...
+    def __init__(self, frame: _Optional[bytes] = ..., watermark: _Optional[int] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., sync_log: bool = ..., gc_point: _Optional[int] = ..., blocker: _Optional[_Union[Blocker, _Mapping]] = ...) -> None: ...
 
 class TransactionsRequest(_message.Message):
     __slots__ = ("cluster_id", "key_prefix", "above")
@@ -95,7 +95,7 @@ class Prewrite(_message.Message):
     start_ts: int
     prewrite_key: bytes
     open: bool
-    def __init__(self, start_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., open: _Optional[bool] = ...) -> None: ...
+    def __init__(self, start_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., open: bool = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("start_ts", "commit_ts")
@@ -119,7 +119,7 @@ class TransactionsResponse(_message.Message):
     gc_point: int
     above: int
     kept_out: _containers.RepeatedCompositeFieldContainer[Commit]
-    def __init__(self, prewrites: _Optional[_Iterable[_Union[Prewrite, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., last: _Optional[bool] = ..., gc_point: _Optional[int] = ..., above: _Optional[int] = ..., kept_out: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ...) -> None: ...
+    def __init__(self, prewrites: _Optional[_Iterable[_Union[Prewrite, _Mapping]]] = ..., commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., last: bool = ..., gc_point: _Optional[int] = ..., above: _Optional[int] = ..., kept_out: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("cluster_id",)
@@ -135,7 +135,7 @@ class PendingCommit(_message.Message):
     start_ts: int
     commit_ts: int
     accepted: bool
-    def __init__(self, start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., accepted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., accepted: bool = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("node_id", "incarnation", "start_count", "state", "watermark", "gc_point", "deletion_limit", "gc_held_by", "unresolved", "oldest_unresolved", "late", "orphans", "value_log_bytes", "value_log_files", "available_bytes", "read_only", "writer_failed", "sync_log", "slow_mode", "duplicate_commits", "version", "in_clear")
@@ -183,7 +183,7 @@ class StatusResponse(_message.Message):
     duplicate_commits: int
     version: str
     in_clear: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., state: _Optional[str] = ..., watermark: _Optional[int] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., gc_held_by: _Optional[_Iterable[str]] = ..., unresolved: _Optional[int] = ..., oldest_unresolved: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., orphans: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., value_log_bytes: _Optional[int] = ..., value_log_files: _Optional[int] = ..., available_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., writer_failed: _Optional[bool] = ..., sync_log: _Optional[bool] = ..., slow_mode: _Optional[bool] = ..., duplicate_commits: _Optional[int] = ..., version: _Optional[str] = ..., in_clear: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., state: _Optional[str] = ..., watermark: _Optional[int] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., gc_held_by: _Optional[_Iterable[str]] = ..., unresolved: _Optional[int] = ..., oldest_unresolved: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., orphans: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., value_log_bytes: _Optional[int] = ..., value_log_files: _Optional[int] = ..., available_bytes: _Optional[int] = ..., read_only: bool = ..., writer_failed: bool = ..., sync_log: bool = ..., slow_mode: bool = ..., duplicate_commits: _Optional[int] = ..., version: _Optional[str] = ..., in_clear: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AcceptRequest(_message.Message):
     __slots__ = ("cluster_id", "start_ts", "commit_ts", "reason")
@@ -245,7 +245,7 @@ class TriggerGcResponse(_message.Message):
     kept_files: int
     requested_by_retention: int
     requested_by_checkpoints: int
-    def __init__(self, started: _Optional[bool] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., held_by: _Optional[_Iterable[str]] = ..., freed_files: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_files: _Optional[int] = ..., requested_by_retention: _Optional[int] = ..., requested_by_checkpoints: _Optional[int] = ...) -> None: ...
+    def __init__(self, started: bool = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., held_by: _Optional[_Iterable[str]] = ..., freed_files: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_files: _Optional[int] = ..., requested_by_retention: _Optional[int] = ..., requested_by_checkpoints: _Optional[int] = ...) -> None: ...
 
 class TxnStatusRequest(_message.Message):
     __slots__ = ("cluster_id", "start_ts", "prewrite_key", "decide")
@@ -257,7 +257,7 @@ class TxnStatusRequest(_message.Message):
     start_ts: int
     prewrite_key: bytes
     decide: bool
-    def __init__(self, cluster_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., decide: _Optional[bool] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., decide: bool = ...) -> None: ...
 
 class TxnStatusResponse(_message.Message):
     __slots__ = ("outcome", "commit_ts")

@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import pumphouse_pb2 as pumphouse_dot_proto_dot_pumphouse__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PumpBatchStub:
+class PumpBatchStub(object):
     """On every Pump, same port as binlog.Pump.
     """
 
@@ -72,7 +72,7 @@ class PumpBatchStub:
                 _registered_method=True)
 
 
-class PumpBatchServicer:
+class PumpBatchServicer(object):
     """On every Pump, same port as binlog.Pump.
     """
 
@@ -170,7 +170,7 @@ def add_PumpBatchServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PumpBatch:
+class PumpBatch(object):
     """On every Pump, same port as binlog.Pump.
     """
 
@@ -364,7 +364,7 @@ class PumpBatch:
             _registered_method=True)
 
 
-class TxnResolverStub:
+class TxnResolverStub(object):
     """Served by an application that writes binlogs: what became of a transaction.
     """
 
@@ -381,7 +381,7 @@ class TxnResolverStub:
                 _registered_method=True)
 
 
-class TxnResolverServicer:
+class TxnResolverServicer(object):
     """Served by an application that writes binlogs: what became of a transaction.
     """
 
@@ -407,7 +407,7 @@ def add_TxnResolverServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class TxnResolver:
+class TxnResolver(object):
     """Served by an application that writes binlogs: what became of a transaction.
     """
 

@@ -37,7 +37,7 @@ class Column(_message.Message):
     double_value: float
     bytes_value: bytes
     string_value: str
-    def __init__(self, is_null: _Optional[bool] = ..., int64_value: _Optional[int] = ..., uint64_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bytes_value: _Optional[bytes] = ..., string_value: _Optional[str] = ...) -> None: ...
+    def __init__(self, is_null: bool = ..., int64_value: _Optional[int] = ..., uint64_value: _Optional[int] = ..., double_value: _Optional[float] = ..., bytes_value: _Optional[bytes] = ..., string_value: _Optional[str] = ...) -> None: ...
 
 class ColumnInfo(_message.Message):
     __slots__ = ("name", "mysql_type", "is_primary_key", "flen", "decimal")
@@ -51,7 +51,7 @@ class ColumnInfo(_message.Message):
     is_primary_key: bool
     flen: int
     decimal: int
-    def __init__(self, name: _Optional[str] = ..., mysql_type: _Optional[str] = ..., is_primary_key: _Optional[bool] = ..., flen: _Optional[int] = ..., decimal: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., mysql_type: _Optional[str] = ..., is_primary_key: bool = ..., flen: _Optional[int] = ..., decimal: _Optional[int] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("columns",)

@@ -62,9 +62,9 @@ def make(names: Names) -> DAG:
         prepare = CleanOperator(task_id="prepare", execution_timeout=timedelta(hours=1))
         drill = PumphouseDrillOperator(
             task_id="drill",
-            into=dag.param("into"),
-            at=dag.param("at"),
-            whole=dag.param("whole"),
+            into="{{ params.into }}",
+            at="{{ params.at or '' }}",
+            whole="{{ params.whole }}",
             seed=prepare.output,
             execution_timeout=timedelta(hours=24),
         )

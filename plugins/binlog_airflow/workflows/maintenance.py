@@ -42,7 +42,7 @@ def make(names: Names) -> DAG:
             )
         },
     ) as dag:
-        verify = PumphouseVerifyOperator(task_id="verify", full=dag.param("full"), execution_timeout=_A_DAY)
+        verify = PumphouseVerifyOperator(task_id="verify", full="{{ params.full }}", execution_timeout=_A_DAY)
         base = PumphouseBaseOperator(task_id="base", execution_timeout=_A_DAY)
         copy = PumphouseCopyOperator(task_id="copy", execution_timeout=_A_DAY, trigger_rule=TriggerRule.ALL_DONE)
         expire = PumphouseExpireOperator(task_id="expire", execution_timeout=_HALF)

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param
-from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import tasks
 from binlog_airflow.approval import SHOWN, RestoreApproval
 from binlog_airflow.operators import PumphouseOperator, run_of
+from binlog_airflow.served import AirflowSkipException
 from binlog_airflow.workflows.names import Names
 
 if TYPE_CHECKING:

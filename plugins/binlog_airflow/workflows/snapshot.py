@@ -8,11 +8,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, task
 
 from binlog_airflow import tasks
 from binlog_airflow.operators import PumphouseCommitOperator, PumphousePlanOperator, PumphousePullOperator
 from binlog_airflow.retry import one_sentence
+from binlog_airflow.served import CronDataIntervalTimetable
 from binlog_airflow.workflows.names import Names
 
 
