@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import tomllib
 from dataclasses import dataclass
@@ -39,10 +40,19 @@ class Mutant:
         source = path.read_text()
         found = source.count(self.text)
         if found == 1 and self.text != self.becomes:
-            return ""
+            return self._spoilt(source)
         if found != 1:
             return f"{self.file}: {self.text!r} is there {found} times{_nearest(source, self.text)}"
         return f"{self.file}: it becomes what it is"
+
+    def _spoilt(self, source: str) -> str:
+        """What is no Python any more fails every test, and so shows nothing."""
+        try:
+            if self.file.endswith(".py"):
+                ast.parse(source.replace(self.text, self.becomes))
+        except SyntaxError as error:
+            return f"{self.file}: what it becomes is no Python: line {error.lineno}: {error.msg}"
+        return ""
 
     def apply(self, tree: Path) -> None:
         """Break it. ValueError where it does not apply."""
