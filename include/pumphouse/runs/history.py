@@ -80,7 +80,7 @@ def _read(
     with Parts(settings) as parts:
         archive = parts.readable_archive
         # No DDL behind the range can stop it.
-        view = read_view(archive, since=since or archive.range().start, upto=upto)
+        view = read_view(archive, since=since or archive.genesis().ts, upto=upto)
         begin, end = range_in(view, since, upto)
         where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
         yield archive, view, Asked(table=table, after=begin, upto=end, where=where, columns=columns)
