@@ -9,10 +9,11 @@ ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-w
 # Two fifths of what the suite takes is waiting for time to pass: three workers for two cores.
 WORKERS ?= 3
 PROTOC := build/protoc/bin/python
+SITE := build/site/venv/bin/zensical
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb mysql test-mysql kafka rows mutants bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb mysql test-mysql kafka rows mutants bench campaign demo up down docs site screenshots proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -39,13 +40,14 @@ system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are miss
 servers: $(STAMP) # The same without the browser of the tests
 	@$(BIN)/python -m tests.stack.system
 
-check: $(STAMP) $(PROTOC) ## Format, lint, types, import contracts and circles, generated code
+check: $(STAMP) $(PROTOC) $(SITE) ## Format, lint, types, import contracts and circles, generated code, links of the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/architecture/test_batch_side.py -q -k circle
 	$(BIN)/python -m tests.architecture.proto_check $(PROTOC)
+	$(PYTHON) -m tests.support.site $(SITE)
 
 unit: $(STAMP)   ## Unit, property and architecture tests
 	$(BIN)/pytest tests/unit tests/property tests/architecture -q -m "not slow"
@@ -119,6 +121,18 @@ down: $(STAMP)   ## End it
 docs: $(STAMP)   ## Write the pages of docs/ that come from the code again
 	$(BIN)/python -m tests.support.generated_docs
 
+$(SITE): locks/site.lock
+	@test -x build/site/venv/bin/python || $(PYTHON) -m venv build/site/venv
+	@build/site/venv/bin/pip install -q --no-deps --require-hashes -r locks/site.lock
+	@touch $@
+
+site: $(SITE)    ## The pages as a site in build/site/html, with search and diagrams (npm, if it is there, brings what draws them)
+	@$(PYTHON) -m tests.support.site $(SITE) --diagrams
+
+screenshots: $(STAMP) system ## Pictures of Airflow's UI in build/ui: a browser walks through it (five minutes)
+	$(BIN)/pytest tests/ui -q
+	@ls build/ui/*.png
+
 # Generated code runs with the protobuf that generated it and with later ones: so the generator is an old one, apart.
 $(PROTOC): locks/proto.lock
 	@test -x $@ || $(PYTHON) -m venv build/protoc
@@ -130,10 +144,11 @@ proto: $(PROTOC) ## Generate the protobuf modules again
 
 lock:            ## Resolve the locks again (needs uv)
 	uv lock
-	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups -o requirements.lock
+	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups --no-group docs -o requirements.lock
 	for part in pump spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
 	uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra airflow --extra kafka --group image -o locks/airflow.lock
 	printf 'grpcio-tools==1.76.0\nprotobuf==6.33.6\n' | uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header - -o locks/proto.lock
+	uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header --group docs -o locks/site.lock
 
 clean:           ## Remove what was built
 	rm -rf build dist .mypy_cache .ruff_cache .hypothesis

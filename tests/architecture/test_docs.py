@@ -10,10 +10,12 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from pumphouse.cli import cli
 from pumphouse.settings import Settings
-from tests.support import generated_docs
+from tests.support import generated_docs, site
+from tests.support.shellpage import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -197,6 +199,94 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         links = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", page.read_text())
         todo += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert [page.name for page in PAGES if page not in seen and page.name != "CHANGELOG.md"] == []
+
+
+# -- the site, the quick starts, the runbook ----------------------------------------------------------------------
+
+QUICK_STARTS = {
+    "start-mysql.md": "tests/integration/test_quick_start.py",
+    "start-tidb.md": "tests/tidb/test_quick_start.py",
+    "start-airflow.md": "tests/dags/test_own_dags.py",
+}
+_INSTALL = "installs from a package index into the system: tests/integration/test_wheel.py does it from the wheel"
+# Lines of the README and the quick starts that no test types as they stand there, and why. Tests type all others.
+NOT_TYPED = {
+    "make demo": "CI runs it (.ci/run)",
+    "make up": "tests/e2e/test_up.py does what it does, with ports of its own",
+    "make test": "it would run itself",
+    "make bench": "takes an hour of a quiet machine",
+    "make docs": "it would write into the checkout; a test compares what it would write",
+    "make rows": "prints what tests/architecture/test_contracts.py looks at",
+    "make campaign": "takes hours",
+    "make mutants": "takes hours; tests/architecture/test_mutants.py tries its parts",
+    "make test-mysql": "needs root and debootstrap",
+    "make test-tidb": "needs Go",
+    "python3 -m venv /opt/pumphouse": _INSTALL,
+    "/opt/pumphouse/bin/pip install 'pumphouse[pump]'": _INSTALL,
+    "export PATH=/opt/pumphouse/bin:$PATH": _INSTALL,
+    'sudo install -d -o "$USER" /srv/pumphouse': _INSTALL,
+    "pip install 'pumphouse[airflow]' --constraint AIRFLOW_CONSTRAINTS_FILE": _INSTALL,
+    "tiup cluster reload CLUSTER -R tidb": "needs a cluster of TiUP; the test starts the tidb-server at this place",
+}
+
+
+def test_shell_lines_that_no_test_types_are_listed_with_their_reason() -> None:
+    readme = (ROOT / "README.md").read_text()
+    typed = readme.split("## Using it")[1].split("\n## ")[0]
+    found = {line for each in blocks(readme.replace(typed, "")) if each.language == "sh" for line in each.lines}
+    for name, test in QUICK_STARTS.items():
+        assert f'"{name}"' in (ROOT / test).read_text(), f"{test} types {name}"
+        page = blocks((ROOT / "docs" / name).read_text())
+        found |= {line for each in page if each.runs_elsewhere for line in each.lines}
+        assert {each.language for each in page if each.language in {"bash", "shell", "console"}} == set()
+    assert found == set(NOT_TYPED)
+
+
+def test_the_site_leads_to_every_page() -> None:
+    def leaves(entries: list[object]) -> list[str]:
+        found = []
+        for entry in entries:
+            for value in entry.values() if isinstance(entry, dict) else [entry]:
+                found += leaves(value) if isinstance(value, list) else [str(value)]
+        return found
+
+    settings = tomllib.loads((ROOT / "zensical.toml").read_text())
+    there = {page.name for page in (ROOT / "docs").glob("*.md")} | set(site.BESIDE.values())
+    assert sorted(leaves(settings["project"]["nav"])) == sorted(there)
+
+
+def test_links_between_the_folders_are_turned_for_the_site() -> None:
+    assert site.page("[a](docs/map.md#x) [b](ARCHITECTURE.md) [c](../README.md)") == (
+        "[a](map.md#x) [b](architecture.md) [c](index.md)"
+    )
+    assert site.page("```json schema=manifest\n    ```sh file=commands\n```text\n") == "```json\n    ```sh\n```text\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_reads_the_same_on_the_site(page: Path) -> None:
+    """Python's Markdown, unlike the code host's, wants four columns inside a list, and an empty line before one."""
+    wrong, before, inside = [], "", False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        begins = re.match(r"([-*]|\d+\.) |\|", line)
+        if re.match(r" *```", line):
+            inside = not inside
+        if inside and re.match(r" {1,3}```", line):
+            wrong.append(f"{number}: a fence inside a list, by fewer than four columns")
+        if inside:
+            continue
+        if re.match(r" {1,3}\S", line) and not before:
+            wrong.append(f"{number}: goes on inside a list, by fewer than four columns")
+        if begins and before and not re.match(r"([-*]|\d+\.) |\||\s|<!--", before):
+            wrong.append(f"{number}: a list or a table without an empty line before it")
+        before = line
+    assert wrong == []
+
+
+@pytest.mark.row("O10")
+def test_every_alert_has_its_section_in_the_runbook() -> None:
+    (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
+    sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in group["rules"])
 
 
 # -- the map of the code ------------------------------------------------------------------------------------------

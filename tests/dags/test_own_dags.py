@@ -1,10 +1,11 @@
-"""DAGs of others on a real scheduler: two installations by the factory, the sample of docs/airflow.md, a silent Pump."""
+"""DAGs of others on a real scheduler: two installations by the factory, the pages' DAGs and commands, a silent Pump."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.support.frozen import freeze
 from tests.support.madearchive import MadeSource, Txn, column
 from tests.support.nojobs import status_api
 from tests.support.pumpserver import PumpServer
+from tests.support.shellpage import Shell, blocks
 
 pytestmark = [pytest.mark.row("O1", "O2"), pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,10 +105,13 @@ class Site:
 
 
 class World:
-    """Two sites, and an Airflow whose DAG folder has a file for each, one with a mistake, and the documented sample."""
+    """Three sites, and an Airflow whose DAG folder has a file for two, one with a mistake, and the documented sample."""
 
     def __init__(self, work: Path, stack: contextlib.ExitStack, **more: Any) -> None:
-        self.eu, self.us = (Site(work / name, stack.enter_context(mariadb.in_memory()), stack) for name in ("eu", "us"))
+        self.work = work
+        self.eu, self.us, self.shop = (
+            Site(work / name, stack.enter_context(mariadb.in_memory()), stack) for name in ("eu", "us", "shop")
+        )
         dags = work / "dags"
         dags.mkdir()
         (work / "eu.toml").write_text(
@@ -212,6 +217,33 @@ def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
     assert world.eu.rows()[2] == "by hand"
     told = world.api.result("nightly_reporting", run, "report")
     assert "rows, up to 20" in told
+
+
+@pytest.mark.row("O3")
+def test_the_quick_start_makes_dags_that_load_what_was_committed(world: World) -> None:
+    """docs/start-airflow.md, block by block, as it stands there."""
+    site = world.shop
+    site.write(1, "Ada")
+    told = {
+        "file:///srv/pumphouse/cluster": site.cluster.url,
+        "file:///srv/pumphouse/archive": site.settings.archive.root,
+        "mysql://capture@db1:3306/history.jobs": site.of_cluster["extra"]["history"],
+        '"db2"': f'"{site.target.host}"',
+        "3307": str(site.target.port),
+        '"loader"': f'"{site.target.user}"',
+        "of-the-loader": site.target.password.get_secret_value(),
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with Shell(world.work, {**os.environ, **world.airflow.variables(), "PATH": path}, told) as shell:
+        for block in blocks((ROOT / "docs" / "start-airflow.md").read_text()):
+            if name := block.get("file"):
+                (world.work / name).write_text(shell.mine(block.text))
+            elif block.language == "sh" and not block.runs_elsewhere:
+                for line in block.lines:
+                    shell.run(line)
+    assert not (world.work / "connections.json").exists()
+    world.followed("shop_binlog_load")
+    assert site.rows() == {1: "Ada"}
 
 
 @pytest.mark.row("A1", "A2")

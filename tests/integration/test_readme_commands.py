@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +17,10 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings, TargetSettings
 from tests.stack.ports import free_port
 from tests.support import mariadb
+from tests.support.shellpage import ROOT, Shell, blocks
 from tests.support.waiting import eventually
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text().split("## Using it")[1].split("\n## ")[0]
-
-
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+README = blocks((ROOT / "README.md").read_text().split("## Using it")[1].split("\n## ")[0])
 
 
 @pytest.fixture(scope="module")
@@ -64,53 +57,36 @@ def test_the_commands_of_the_readme_do_what_it_says(
         '"backup"': '"root"',
         "3306": f'{server.port}\npassword = "{password}"',
     }
-
-    def mine(text: str) -> str:
-        for old, new in told.items():
-            text = text.replace(old, new)
-        return text
-
-    toml = f"{mine(block('toml'))}[pump]\nstop_write_at_available_bytes = 0\n"
-    (tmp_path / "pumphouse.toml").write_text(toml)
-    told_apart = Settings.read(tmp_path / "pumphouse.toml")
-    assert told_apart.restore_target.port != told_apart.target.port, "a restore of the sample leaves the target alone"
-    lines = [line.split(" #")[0].strip() for line in block("sh").splitlines()]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # Spark is shown elsewhere; here each command would start a session of its own.
     environment = {**os.environ, "PATH": path, "PUMPHOUSE_LOAD__ENGINE": "local"}
     cluster = FileCluster(tmp_path / "cluster")
-    pumps: list[subprocess.Popen[bytes]] = []
-    said = {}
-    try:
-        for line in lines:
-            words = mine(re.sub(r"20\d\d-\S+Z", to_datetime(cluster.tso()).isoformat(timespec="milliseconds"), line))
+    toml, commands = README
+    assert (toml.language, commands.language) == ("toml", "sh")
+    with Shell(tmp_path, environment, told) as shell:
+        settings = f"{shell.mine(toml.text)}[pump]\nstop_write_at_available_bytes = 0\n"
+        (tmp_path / "pumphouse.toml").write_text(settings)
+        told_apart = Settings.read(tmp_path / "pumphouse.toml")
+        assert told_apart.restore_target.port != told_apart.target.port, (
+            "a restore of the sample leaves the target alone"
+        )
+        for line in commands.lines:
             if line.endswith("&"):
-                pumps.append(subprocess.Popen(words.rstrip("& ").split(), cwd=tmp_path, env=environment,
-                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))  # fmt: skip
+                shell.begin(line)
                 eventually(
-                    lambda: [n.state for n in cluster.nodes(NodeKind.PUMP)] == [NodeState.ONLINE] * len(pumps),
+                    lambda: [n.state for n in cluster.nodes(NodeKind.PUMP)] == [NodeState.ONLINE] * shell.going,
                     what="every Pump is online",
                 )
-                continue
-            done = subprocess.run(
-                words.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-            )
-            said[line] = done
-            if "--dry-run" in line:
-                assert done.returncode == 1, done.stderr
+            elif "--dry-run" in line:
+                now = to_datetime(cluster.tso()).isoformat(timespec="milliseconds")
+                done = shell.run(re.sub(r"20\d\d-\S+Z", now, line), codes=(1,))
                 assert "cannot be restored" in done.stderr, "now lies behind the end"
             elif line == "pumphouse status":
-                assert done.returncode == 3, done.stdout + done.stderr
-                assert "nothing can be restored" not in done.stdout
+                assert "nothing can be restored" not in shell.run(line, codes=(3,)).stdout
             else:
-                assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"
-    finally:
-        for pump in pumps:
-            pump.send_signal(signal.SIGTERM)
-        for pump in pumps:
-            assert pump.wait(20) == 0
-    assert len(pumps) == 2
-    assert len(said) == 9
-    assert "dumped 1 tables, 2 rows" in said["pumphouse archive dump"].stdout
+                shell.run(line)
+        assert shell.going == 2
+    assert len(shell.said) == 9
+    assert "dumped 1 tables, 2 rows" in shell.said["pumphouse archive dump"].stdout
     with TargetConnection.open(server) as connection:
         assert connection.query("SELECT id FROM d.t ORDER BY id") == [(1,), (2,)]
