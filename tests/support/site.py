@@ -28,6 +28,8 @@ MERMAID = "12.3.0"
 MERMAID_SHA256 = "336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3"
 _FROM_CDN = "https://unpkg.com/mermaid@12/dist/mermaid.min.js"
 _OF_SITE = "assets/mermaid.min.js"
+# On a telephone, a diagram is scrolled, and stays large enough to read.
+STYLE = ".diagram { overflow-x: auto; }\n.diagram > .mermaid { min-width: 30rem; }\n"
 
 
 def page(text: str) -> str:
@@ -35,8 +37,9 @@ def page(text: str) -> str:
     text = re.sub(r"\]\((?:docs|\.\.)/(?=[\w-]+\.md[#)])", "](", text)
     for name, here in BESIDE.items():
         text = text.replace(f"]({name})", f"]({here})").replace(f"]({name}#", f"]({here}#")
-    # `json schema=manifest`: for tests.
-    return re.sub(r"^( *```\w+) .*$", r"\1", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *```\w+) .*$", r"\1", text, flags=re.MULTILINE)  # `json schema=manifest`: for tests
+    diagram = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
+    return diagram.sub(lambda found: f'<div class="diagram" markdown>\n\n{found[0]}\n\n</div>', text)
 
 
 def write_pages(site: Path) -> None:
@@ -46,6 +49,7 @@ def write_pages(site: Path) -> None:
     pages.mkdir(parents=True)
     for path in sorted((ROOT / "docs").glob("*.md")):
         (pages / path.name).write_text(page(path.read_text()))
+    (pages / "site.css").write_text(STYLE)
     for name, here in BESIDE.items():
         (pages / here).write_text(page((ROOT / name).read_text()))
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
