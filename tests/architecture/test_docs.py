@@ -282,7 +282,7 @@ def test_a_page_reads_the_same_on_the_site(page: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.row("O10")
+@pytest.mark.row("P14")
 def test_every_alert_has_its_section_in_the_runbook() -> None:
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
     sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)

@@ -52,7 +52,7 @@ class Walk:
                     if statement.strip():
                         cursor.execute(statement)
             if self.cluster.captures():
-                eventually(self.captured, what="the capture has read it", within_s=60)
+                eventually(self.captured, what="the capture has read it", within_s=300)
         elif block.language == "sh":
             for line in block.lines:
                 self.line(line)
@@ -63,7 +63,7 @@ class Walk:
         if line.endswith("&"):
             self.shell.begin(line)
             ready = self.captures if "capture" in line else self.pumps
-            eventually(ready, what=line, within_s=120)
+            eventually(ready, what=line, within_s=300)
             return
         if shown := re.search(r"TXN (\d+)", line):
             found = self.shell.said["pumphouse archive find --from '10 minutes ago' --table shop.orders --kind delete"]
@@ -86,7 +86,7 @@ class Walk:
 
 
 @pytest.mark.row("O3", "Q1")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.mariadb("the page's statements are those of a MariaDB, and its capture has no TLS")
 def test_the_quick_start_with_a_captured_server_does_what_it_says(tmp_path: Path) -> None:
     (configuration,) = (block.text for block in PAGE if block.get("file") == "source.cnf")

@@ -67,7 +67,7 @@ class Shell:
         """One line to its end."""
         words = ["bash", "-c", self.mine(line)]
         done = subprocess.run(
-            words, cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=240, check=False
+            words, cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=600, check=False
         )
         self.said[line] = done
         assert done.returncode in codes, f"{line}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"),
     pytest.mark.row("O3", "W4"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 
@@ -90,7 +90,7 @@ def test_the_quick_start_with_a_tidb_does_what_it_says(tmp_path: Path) -> None:
 def walk(shell: Shell, tidb: NoPumpsYet, line: str) -> None:
     if line.endswith("&"):
         shell.begin(line)
-        eventually(lambda: tidb.pumps_online(shell.going), what=line, within_s=60)
+        eventually(lambda: tidb.pumps_online(shell.going), what=line, within_s=300)
         return
     # `status` says what a new archive does not have yet: a drill, a copy.
     shell.run(line, codes=(0, 3) if line == "pumphouse status" else (0,))
