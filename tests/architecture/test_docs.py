@@ -282,6 +282,13 @@ def test_a_page_reads_the_same_on_the_site(page: Path) -> None:
     assert wrong == []
 
 
+def test_no_statement_of_a_diagram_is_cut() -> None:
+    """In a sequence diagram, a semicolon ends a statement, and what is behind it is a syntax error."""
+    diagrams = [each.text for page in PAGES for each in blocks(page.read_text()) if each.language == "mermaid"]
+    assert len(diagrams) > 10
+    assert [text for text in diagrams if text.startswith("sequenceDiagram") and ";" in text] == []
+
+
 @pytest.mark.row("P14")
 def test_every_alert_has_its_section_in_the_runbook() -> None:
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
