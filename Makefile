@@ -40,13 +40,15 @@ system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are miss
 servers: $(STAMP) # The same without the browser of the tests
 	@$(BIN)/python -m tests.stack.system
 
-check: $(STAMP) $(PROTOC) $(SITE) ## Format, lint, types, import contracts and circles, generated code, links of the site
+check: $(STAMP) $(PROTOC) ## Format, lint, types, import contracts and circles, generated code, links of the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/architecture/test_batch_side.py -q -k circle
 	$(BIN)/python -m tests.architecture.proto_check $(PROTOC)
+	@# Last, as its first run needs the package index: no other check waits for that.
+	@$(MAKE) --no-print-directory $(SITE)
 	$(PYTHON) -m tests.support.site $(SITE)
 
 unit: $(STAMP)   ## Unit, property and architecture tests

@@ -224,7 +224,7 @@ NOT_TYPED = {
     "python3 -m venv /opt/pumphouse": _INSTALL,
     "/opt/pumphouse/bin/pip install 'pumphouse[pump]'": _INSTALL,
     "export PATH=/opt/pumphouse/bin:$PATH": _INSTALL,
-    'sudo install -d -o "$USER" /srv/pumphouse': _INSTALL,
+    'sudo install -d -o "$USER" /opt/pumphouse /srv/pumphouse': _INSTALL,
     "pip install 'pumphouse[airflow]' --constraint AIRFLOW_CONSTRAINTS_FILE": _INSTALL,
     "tiup cluster reload CLUSTER -R tidb": "needs a cluster of TiUP; the test starts the tidb-server at this place",
 }

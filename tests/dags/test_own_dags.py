@@ -224,6 +224,7 @@ def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
     assert "rows, up to 20" in told
 
 
+@pytest.mark.slow  # the factory's DAGs load above; here, the page's own words do it
 @pytest.mark.row("O3")
 def test_the_quick_start_makes_dags_that_load_what_was_committed(world: World) -> None:
     """docs/start-airflow.md, block by block, as it stands there."""

@@ -95,6 +95,12 @@ class Shell:
     ) -> None:
         for _, process in reversed(self._going):
             process.send_signal(signal.SIGTERM)
-        codes = {line: process.wait(60) for line, process in self._going}
+        for _, process in self._going:
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        codes = {line: process.returncode for line, process in self._going}
         if error is None:
             assert set(codes.values()) <= {0}, codes

@@ -59,12 +59,14 @@ def write_pages(site: Path) -> None:
 
 def diagrams(site: Path) -> str:
     """Put mermaid into the site, so that a reader's browser asks nobody else for it; says where it comes from."""
-    npm = shutil.which("npm")
-    if npm is None:
-        return "diagrams are drawn by unpkg.com's mermaid: there is no npm to bring it into the site"
     kept = site / f"mermaid-{MERMAID}.tgz"
     if not kept.exists():
-        subprocess.run([npm, "pack", "--silent", f"mermaid@{MERMAID}"], cwd=site, check=True, stdout=subprocess.DEVNULL)
+        npm = shutil.which("npm")
+        if npm is None:
+            return "diagrams are drawn by unpkg.com's mermaid: there is no npm to bring it into the site"
+        words = [npm, "pack", "--silent", f"mermaid@{MERMAID}"]
+        if subprocess.run(words, cwd=site, check=False, stdout=subprocess.DEVNULL).returncode:
+            return "diagrams are drawn by unpkg.com's mermaid: npm could not bring it into the site, see above"
     with tarfile.open(kept) as archive:
         found = archive.extractfile("package/dist/mermaid.min.js")
         assert found is not None
