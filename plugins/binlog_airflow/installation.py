@@ -6,14 +6,17 @@ that no connection names come from a file of its own, else from pumphouse.toml, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from binlog_airflow.advice import SOURCE
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET, settings_from
+from binlog_airflow.served import AirflowNotFoundException
 from pumphouse.errors import UsageError
-from pumphouse.settings import DOWNSTREAM, Settings
+from pumphouse.settings import DOWNSTREAM, Settings, TargetSettings
 
 if TYPE_CHECKING:
     from pumphouse.restore.check import Into, Place
@@ -89,6 +92,23 @@ class Installation:
             return self.settings(source=conn_id), "source"
         return self.settings(restore=conn_id), "restore_target"
 
+    def servers(self, settings: Settings) -> tuple[dict[str, TargetSettings], dict[str, TargetSettings]]:
+        """By connection: what loads keep up to date or GC waits for, and what restores may replace.
+
+        AirflowNotFoundException for a connection that the settings name, and nobody made.
+        """
+        loaded: dict[str, TargetSettings] = {}
+        restored: dict[str, TargetSettings] = {}
+        named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
+        sections = (name for name, each in settings.targets.items() if not each.scratch)
+        for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
+            with there_or(conn_id == DOWNSTREAM and conn_id not in named):
+                loaded[conn_id] = self.settings(downstream=conn_id, server_alone=True).target
+        for conn_id in settings.airflow.restore_targets:
+            with there_or("restore_targets" not in settings.airflow.model_fields_set):
+                restored[conn_id] = self.settings(restore=conn_id, server_alone=True).restore_target
+        return loaded, restored
+
     def drill_connection(self, into: str) -> str:
         """The connection of a drill's server."""
         restore = self.restore_targets[0] if self.restore_targets else RESTORE_TARGET
@@ -116,6 +136,16 @@ class Installation:
         if self.restore_targets:
             found["airflow.restore_targets"] = self.restore_targets
         return found
+
+
+@contextmanager
+def there_or(may_be_missing: bool) -> Iterator[None]:
+    """A connection that nobody has made names no server; one that the settings name has to be there."""
+    try:
+        yield
+    except AirflowNotFoundException:
+        if not may_be_missing:
+            raise
 
 
 # The first one.

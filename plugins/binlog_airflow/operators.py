@@ -111,6 +111,9 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
         del error
         return PauseTrigger(**waiting)
 
+    def gave_up(self, error: BinlogError) -> None:
+        """What it waited for did not come."""
+
     @one_sentence
     def execute(self, context: Context) -> Any:
         """Do it, or wait for what is in the way."""
@@ -133,6 +136,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
     def _wait(self, error: BinlogError, since: float, turn: int) -> NoReturn:
         left = since + self.wait_s() - time.time()
         if left <= 0:
+            self.gave_up(error)
             raise ended(error, waited=True) from None
         held = f"{error.said(in_airflow)}; waiting in a trigger, for at most {duration(left)} more"
         log.info(held)
@@ -173,6 +177,10 @@ class _WindowOperator(PumphouseOperator):
         holders = getattr(error, "holders", None) or ()
         names = [each["node_id"] for each in holders if each["node_id"] != DDL_HISTORY]
         return WindowTrigger(node_ids=names, end=str(self.window_end()), **waiting)
+
+    def gave_up(self, error: BinlogError) -> None:
+        """The failure is a snapshot's, from now on."""
+        tasks.note_held(error, self.here)
 
     @abstractmethod
     def window_end(self) -> str | int:

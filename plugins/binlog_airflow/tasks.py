@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -21,12 +20,13 @@ import structlog
 from binlog_airflow import said, xcom
 from binlog_airflow.advice import naming, of_connection
 from binlog_airflow.hooks import ARCHIVE, KAFKA
-from binlog_airflow.installation import HERE, Installation
+from binlog_airflow.installation import HERE, Installation, there_or
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse import advice
 from pumphouse.errors import (
+    BinlogError,
     ConfigError,
     CorruptionError,
     GapError,
@@ -36,7 +36,6 @@ from pumphouse.errors import (
     UsageError,
 )
 from pumphouse.model import tso
-from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,7 +103,7 @@ def pull_node(
     with (
         naming_silence(lambda: _parts(settings), node_id),
         _parts(settings) as parts,
-        noting(parts.archive, "snapshot"),
+        noting(parts.archive, "snapshot", patience_s=patience_s),
     ):
         done = pull(parts.archive, parts.cluster, planned, node_id, settings, patience_s=patience_s)
     _say(said.pulled(done))
@@ -126,7 +125,7 @@ def commit_window(
 
     planned, pulled = xcom.read(WindowPlan, plan), [xcom.read(PullReport, each) for each in reports]
     settings = here.settings()
-    with _parts(settings) as parts, noting(parts.archive, "snapshot"):
+    with _parts(settings) as parts, noting(parts.archive, "snapshot", patience_s=patience_s):
         archive, cluster, history = parts.archive, parts.cluster, _history(parts)
         try:
             done = commit(archive, cluster, planned, pulled, history, settings)
@@ -164,6 +163,14 @@ def extend_archive(
     last = done[-1] if done else PublishedWindow.of(newest, moment)
     _say(said.published(last))
     return xcom.dump(last)
+
+
+def note_held(error: BinlogError, here: Installation = HERE) -> None:
+    """Nobody waits for that window any longer: whoever looks at the archive is to know."""
+    from pumphouse.archive.failed import note
+
+    with _parts(here.settings()) as parts:
+        note(parts.archive, "snapshot", error)
 
 
 def archive_end(here: Installation = HERE) -> tso.Tso:
@@ -371,30 +378,11 @@ def _retained_for(settings: Settings, here: Installation) -> dict[str, ServerSet
             f"nobody says which servers still need the archive of connection {here.archive!r}: nothing expires",
             hint="give the operator targets=[…] and restore_targets=[…], or settings_file=…",
         )
-    found: dict[str, ServerSettings] = {}
-    named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
-    sections = (name for name, each in settings.targets.items() if not each.scratch)
-    for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
-        with _there_or(conn_id == DOWNSTREAM and conn_id not in named):
-            found[conn_id] = here.settings(downstream=conn_id, server_alone=True).target
-    for conn_id in settings.airflow.restore_targets:
-        with _there_or("restore_targets" not in settings.airflow.model_fields_set):
-            found.setdefault(conn_id, here.settings(restore=conn_id, server_alone=True).restore_target)
-    with _there_or(True):
+    loaded, restored = here.servers(settings)
+    found: dict[str, ServerSettings] = {**restored, **loaded}
+    with there_or(True):
         found[here.source] = here.settings(source=here.source, server_alone=True).source
     return found
-
-
-@contextmanager
-def _there_or(may_be_missing: bool) -> Iterator[None]:
-    """A connection that nobody has made names no server; one that the settings name has to be there."""
-    from binlog_airflow.served import AirflowNotFoundException
-
-    try:
-        yield
-    except AirflowNotFoundException:
-        if not may_be_missing:
-            raise
 
 
 def named(lines: Sequence[str] | None) -> tuple[str, ...]:

@@ -263,10 +263,10 @@ def test_every_address_is_a_service_and_a_port_that_it_listens_on() -> None:
             assert parts.port in _listens_on(parts.hostname), url
             seen += 1
     assert seen > 6
-    scrape = yaml.safe_load((ROOT / "deploy" / "prometheus.yaml").read_text())["scrape_configs"][0]["static_configs"][0]
-    for target in scrape["targets"]:
-        host, _, port = target.partition(":")
-        assert int(port) in _listens_on(host)
+    for scrape in yaml.safe_load((ROOT / "deploy" / "prometheus.yaml").read_text())["scrape_configs"]:
+        for target in scrape["static_configs"][0]["targets"]:
+            host, _, port = target.partition(":")
+            assert int(port) in _listens_on(host)
 
 
 @pytest.mark.row("P14")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ import pytest
 import yaml
 
 from pumphouse.registry.file import FileCluster
+from pumphouse.settings import Settings
+from pumphouse.status.exposition import serve
+from pumphouse.status.look import look
 from tests.stack.ports import free_port
 from tests.stack.system import find_program
 from tests.support.pumpserver import PumpServer
@@ -26,15 +31,16 @@ RULES = {rule["alert"]: rule for rule in yaml.safe_load((DEPLOY / "alerts.yaml")
 
 
 class Prometheus:
-    """One that scrapes a Pump each second; `value` evaluates an expression."""
+    """One that scrapes a Pump and an exporter each second; `value` evaluates an expression."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, exporter: str) -> None:
         program = find_program("prometheus")
         assert program, "apt-get install prometheus"
         self.port = free_port()
         settings = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
         settings["global"]["scrape_interval"] = "1s"
-        settings["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
+        for scraped, each in zip(settings["scrape_configs"], (target, exporter), strict=True):
+            scraped["static_configs"][0]["targets"] = [each]
         folder.mkdir()
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
         (folder / "alerts.yaml").write_text((DEPLOY / "alerts.yaml").read_text())
@@ -61,17 +67,28 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PumpServer, Prometheus]]:
     """A Pump with a transaction and an archive as its consumer, two seconds old for Prometheus."""
-    folder = tmp_path_factory.mktemp("monitoring")
+    with _watched(tmp_path_factory.mktemp("monitoring")) as found:
+        yield found
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[tuple[PumpServer, Prometheus]]:
     cluster = FileCluster(folder / "cluster")
     with PumpServer(folder, cluster) as pump:
         pump.transaction()
         pump.consumer(cluster.tso())
-        prometheus = Prometheus(folder / "prometheus", pump.http)
+        where = {"cluster.url": f"file://{folder}/cluster", "archive.root": f"file://{folder}/archive"}
+        settings = Settings.read(None, where)
+        server, thread = serve(lambda: look(settings), "127.0.0.1", 0)
+        prometheus = Prometheus(folder / "prometheus", pump.http, f"127.0.0.1:{server.server_port}")
         try:
-            eventually(lambda: _scrapes(prometheus) >= 3, within_s=60)
+            eventually(lambda: _scrapes(prometheus) >= 6, within_s=60)
             yield pump, prometheus
         finally:
             prometheus.close()
+            server.shutdown()
+            server.server_close()
+            thread.join()
 
 
 def _scrapes(prometheus: Prometheus) -> float:
@@ -100,6 +117,29 @@ def test_rules_are_read_and_none_fires_on_a_healthy_pump(scraped: tuple[PumpServ
         assert scraped[1].values(rule["expr"]) == [], name
 
 
+@pytest.mark.row("O3", "P14")
+def test_a_pump_that_dies_fires_within_a_minute_and_is_named(tmp_path: Path) -> None:
+    with _watched(tmp_path) as (pump, prometheus):
+        assert prometheus.values("pumphouse_pump_silent") == [0.0]
+        pump.kill()
+        eventually(lambda: "PumpSilent" in _firing(prometheus), within_s=150)
+        (alert,) = (each for each in prometheus.ask("alerts")["alerts"] if each["labels"]["alertname"] == "PumpSilent")
+        assert pump.node_id in alert["annotations"]["summary"]
+
+
+def _firing(prometheus: Prometheus) -> set[str]:
+    return {each["labels"]["alertname"] for each in prometheus.ask("alerts")["alerts"] if each["state"] == "firing"}
+
+
+@pytest.mark.row("O3")
+def test_each_alert_has_a_runbook_that_is_there() -> None:
+    for name, rule in RULES.items():
+        page, _, anchor = rule["annotations"]["runbook"].partition("#")
+        text = (DEPLOY.parent / page).read_text()
+        heads = (each.lstrip("# ").lower() for each in text.splitlines() if each.startswith("#"))
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", each).replace(" ", "-") for each in heads}, name
+
+
 def _rules(prometheus: Prometheus) -> list[dict[str, Any]]:
     return [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
 
@@ -117,6 +157,14 @@ FIRES = {
     "PumpReadOnly": {'binlog_pump_read_only{instance="p"}': "1x180"},
     "PumpWriterFailed": {'binlog_pump_writer_failed{instance="p"}': "1x180"},
     "WindowHeld": {'pumphouse_archive_held{who="pump-1"}': "1x180"},
+    "ArchiveLate": {
+        'pumphouse_archive_seconds{what="end", instance="n"}': "0x3000",
+        'pumphouse_archive_late_after_seconds{instance="n"}': "300x3000",
+    },
+    "PumpSilent": {'pumphouse_pump_silent{pump="p"}': "1x180"},
+    "SnapshotFailed": {'pumphouse_archive_failed{what="snapshot"}': "1x180"},
+    "DrillFailed": {"pumphouse_drill_failed": "1x180"},
+    "ProofRed": {'pumphouse_proof_red{target="h:1", task="main"}': "1x180"},
     "TargetBehind": {'pumphouse_target_at_seconds{target="target", task="a"}': "-7200x180"},
     "LoadFailed": {'pumphouse_target_trouble{target="target", task="a"}': "1x180"},
     "CaptureStopped": {'pumphouse_capture_running{capture="main"}': "0x180"},
@@ -138,6 +186,9 @@ def test_each_alert_fires_on_its_trouble_and_on_no_health(tmp_path: Path) -> Non
         'pumphouse_capture_lag_seconds{capture="main"}': "1x180",
         'pumphouse_archive_seconds{what="end", instance="n"}': "0+60x3000",
         'pumphouse_archive_seconds{what="restorable_from", instance="n"}': "0x3000",
+        'pumphouse_archive_late_after_seconds{instance="n"}': "300x3000",
+        'pumphouse_pump_silent{pump="p"}': "0x180",
+        "pumphouse_drill_failed": "0x180",
         "pumphouse_looked_seconds": "0+60x180",
     }
     assert set(FIRES) == set(RULES)

@@ -19,13 +19,16 @@ from pydantic import SecretStr
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declare_lost
+from pumphouse.archive.drills import Drill, write_drill
+from pumphouse.archive.failed import noting
 from pumphouse.archive.layout import GENESIS, VERIFIED
+from pumphouse.archive.marks import mark
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verified import write_verified
 from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.dump.run import take_dump
-from pumphouse.errors import BinlogError, ConfigError
+from pumphouse.errors import BinlogError, ConfigError, WindowHeld
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeState
@@ -37,6 +40,7 @@ from pumphouse.settings import LoadRule, Settings, TargetSettings
 from pumphouse.status.exposition import exposition
 from pumphouse.status.findings import findings
 from pumphouse.status.look import look
+from pumphouse.status.past import past
 from pumphouse.status.report import Finding, Severity, Status
 from tests.support import formats
 from tests.support.checkpoints import set_checkpoint
@@ -300,6 +304,7 @@ def test_who_holds_the_archive_is_named_also_when_nothing_is_silent(
     assert f"pumphouse archive declare-lost {pump.node_id}" in held.next
     declare_lost(Archive.open(mine.archive, cluster.cluster_id()), cluster, pump.node_id, "gone", who="ops")
     assert [each.who for each in look(mine).findings] == ["Pumps"]
+    assert [(each.node_id, each.why) for each in past(source.archive).holes] == [(pump.node_id, "gone")]
     assert "1 range of a Pump was declared lost" in command(tmp_path, mine).output
     (record,) = (tmp_path / "cluster").rglob(pump.node_id)
     record.write_bytes(b"{")
@@ -339,6 +344,10 @@ def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     assert 59 < (status.archive.interval_s or 0) < 62
     slow = replace(status, archive=replace(status.archive, interval_s=1800.0))
     assert not [each for each in findings(slow, "", mine) if "ends" in each.what]
+
+    with pytest.raises(WindowHeld), noting(source.archive, "snapshot", patience_s=1.0):
+        raise WindowHeld("it waits in a trigger")
+    assert not look(mine).archive.failed
 
     ahead = cluster.tso()
     set_checkpoint(cluster, "main", ahead)  # as an archive that lost its newest windows has it
@@ -415,3 +424,25 @@ def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
         assert found(look(gone), "archive")[0].next == "pumphouse archive init"
     assert isinstance(look(empty).now, int)
     assert Tso(0) < look(empty).now
+
+
+def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, source: MadeSource) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    genesis = source.genesis(base=True)
+    source.tick(1000)
+    end = source.cut()
+    drill = Drill(
+        cluster_id=source.cluster_id, attempt="a", begun_ms=1, ended_ms=2, seed=1, at=end, into="x", target="h:1",
+        verdict="equal",
+    )  # fmt: skip
+    write_drill(source.archive, drill, keep=9)
+    write_drill(source.archive, replace(drill, attempt="b", begun_ms=3, ended_ms=None, verdict="not ended"), keep=9)
+    write_drill(source.archive, replace(drill, attempt="c", begun_ms=4, ended_ms=5, verdict="failed"), keep=9)
+    mark(source.archive, end, "before the move")
+    found = past(source.archive)
+    assert [(each.kind, each.at, each.good) for each in found.events] == [
+        ("dump", genesis, True), ("mark", end, True), ("drill", end, False), ("drill", end, True),
+    ]  # fmt: skip
+    assert found.proven is not None
+    assert found.proven.ended_ms == 2
+    assert found.holes == ()

@@ -272,7 +272,12 @@ def metrics() -> str:
     out = [
         "# Metrics\n",
         NOTE.format(source="pump_service/metrics.py and pump_service/process/store_samples.py"),
-        """`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. A metric with the same meaning
+        """A Pump serves its own metrics. `pumphouse status --listen HOST:PORT` serves what no Pump knows: the archive, targets, captures, drills, and who holds what.
+`deploy/alerts.yaml` has alert rules over both, each with its `runbook`; `deploy/prometheus.yaml` scrapes both.
+
+## Of a Pump
+
+`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. A metric with the same meaning
 has the Go Pump's name. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as in the Go Pump. Watch `binlog_pump_unanswered_prewrites`
 above 0 (the archive is held), `binlog_pump_late_commits` and `binlog_pump_orphan_commits` above 0,
 `binlog_pump_read_only`, `binlog_pump_writer_failed`, and the distance of `binlog_pump_storage_max_commit_ts` from now.
@@ -285,7 +290,30 @@ gateway does not answer, this is logged and counted; nothing else happens. The G
     ]
     for name, (kind, labels, text) in sorted(rows.items()):
         out.append(f"| `{name}` | {kind} | {', '.join(f'`{each}`' for each in labels)} | {_cell(text)} |")
-    return "\n".join([*out, ""])
+    return "\n".join([*out, *_of_status(), ""])
+
+
+def _of_status() -> list[str]:
+    from pumphouse.model.tso import Tso
+    from pumphouse.status.exposition import gauges
+    from pumphouse.status.report import ArchiveStatus, DrillStatus, Status
+
+    drill = DrillStatus(verdict="equal", green=True, at=Tso(1), into="", age_s=0, why="", again="")
+    archive = ArchiveStatus(url="", late_s=1, drill=drill)
+    shown = gauges(Status(cluster="", now=Tso(1), archive=archive, pumps=(), targets=(), consumers=()))
+    rows = sorted((each._name, each._labelnames, each._documentation) for each in shown._collector_to_names)
+    return [
+        """
+## Of `pumphouse status`
+
+The values are those of [`pumphouse status`](cli.md), asked at each scrape, which takes two seconds at most. All are gauges. Moments (`…_seconds` that are no ages) are seconds since 1970; what is not known has no
+sample. Run one process for each cluster, as a service: `pumphouse --config FILE status --listen 127.0.0.1:9256`. It needs what `pumphouse status` needs, and holds its settings' secrets: the metrics name Pumps, targets and
+addresses, so let nobody else reach the port. Where no process may run, `pumphouse status --metrics` prints the same once, for node_exporter's textfile collector.
+
+| metric | labels | meaning |
+|---|---|---|""",
+        *(f"| `{name}` | {', '.join(f'`{each}`' for each in labels)} | {_cell(text)} |" for name, labels, text in rows),
+    ]
 
 
 # -- files --------------------------------------------------------------------------------------------------------

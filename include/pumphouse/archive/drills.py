@@ -160,6 +160,11 @@ def read_drills(archive: Archive) -> tuple[Drill, ...]:
     return tuple(reversed([*_newest_first(archive)]))
 
 
+def latest_drills(archive: Archive, count: int) -> tuple[Drill, ...]:
+    """So many of the last ones, the newest first."""
+    return tuple(islice(_newest_first(archive), count))
+
+
 def last_drill(archive: Archive) -> Drill | None:
     """The last one that has ended."""
     return next((each for each in _newest_first(archive) if each.ended_ms is not None), None)

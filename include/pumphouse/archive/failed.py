@@ -16,7 +16,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import FAILED
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadManifest, BinlogError, UsageError
+from pumphouse.errors import BadManifest, BinlogError, UsageError, WindowHeld
 from pumphouse.model import strict
 
 log = structlog.get_logger()
@@ -35,25 +35,36 @@ class Failed:
 
 
 @contextmanager
-def noting(archive: Archive, what: str, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
-    """An error of the block is written down, where the store takes it; what was typed wrongly is nobody's failure."""
+def noting(
+    archive: Archive, what: str, clock: Clock = SYSTEM_CLOCK, *, patience_s: float | None = None
+) -> Iterator[None]:
+    """An error of the block is written down; what was typed wrongly is nobody's failure.
+
+    With ``patience_s``, as of `pull_node`, a held window is none yet: who comes again notes it when it gives up.
+    """
     try:
         yield
     except UsageError:
         raise
     except BinlogError as error:
-        value = {
-            "what": what,
-            "at_ms": int(clock.now() * 1000),
-            "error": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-        }
-        try:
-            archive.store.put(f"{FAILED}{what}.json", dump(KIND, value))
-        except BinlogError as refused:
-            log.warning("failure_not_noted", what=what, why=refused.message)
+        if patience_s is None or not isinstance(error, WindowHeld):
+            note(archive, what, error, clock)
         raise
+
+
+def note(archive: Archive, what: str, error: BinlogError, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Write it down, where the store takes it."""
+    value = {
+        "what": what,
+        "at_ms": int(clock.now() * 1000),
+        "error": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    try:
+        archive.store.put(f"{FAILED}{what}.json", dump(KIND, value))
+    except BinlogError as refused:
+        log.warning("failure_not_noted", what=what, why=refused.message)
 
 
 def read_failed(archive: Archive) -> tuple[Failed, ...]:

@@ -110,7 +110,7 @@ def run_snapshot(
     this one goes on from the new end, so that all of them arrive. ``patience_s``: as of `pull_node`.
     """
     done: list[PublishedWindow] = []
-    with noting(archive, "snapshot", clock):
+    with noting(archive, "snapshot", clock, patience_s=patience_s):
         while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
             reports = _pull_all(archive, cluster, plan, settings, progress, patience_s, clock)
             try:

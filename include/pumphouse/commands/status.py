@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 import click
 
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import print_table
+from pumphouse.errors import UsageError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.status.findings import ago
@@ -18,8 +22,11 @@ from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; TSOs are text in it.")
 @click.option("--metrics", is_flag=True, help="Prometheus text on stdout, for node_exporter's textfile collector.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Serve Prometheus' text at /metrics until it is ended: each scrape looks."
+)
 @pass_context
-def status(context: Context, *, as_json: bool, metrics: bool) -> None:
+def status(context: Context, *, as_json: bool, metrics: bool, listen: str | None) -> None:
     """Show how everything stands: what can be restored, Pumps, targets, who holds what, and the next command.
 
     Exit code 0: all is well. 3: something needs attention. 4: something stands still. It takes less than two seconds,
@@ -27,6 +34,8 @@ def status(context: Context, *, as_json: bool, metrics: bool) -> None:
     """
     from pumphouse.status.look import look
 
+    if listen:
+        _serve(partial(look, context.settings), listen)
     found = look(context.settings)
     if metrics:
         from pumphouse.status.exposition import exposition
@@ -40,6 +49,21 @@ def status(context: Context, *, as_json: bool, metrics: bool) -> None:
         text = f"no settings file was read: there is no {context.missing_file}; --config FILE names another"
         click.echo(text, err=True)
     sys.exit(found.exit_code)
+
+
+def _serve(look: Callable[[], Status], listen: str) -> NoReturn:
+    from pumphouse.status.exposition import serve
+
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"--listen {listen}: it is HOST:PORT, as 127.0.0.1:9256")
+    try:
+        server, thread = serve(look, host.strip("[]") or "127.0.0.1", int(port))
+    except OSError as error:
+        raise UsageError(f"nobody can listen on {listen}: {error}", hint="choose another port") from error
+    click.echo(f"serving http://{host or '127.0.0.1'}:{server.server_port}/metrics", err=True)
+    thread.join()
+    sys.exit(0)
 
 
 def _print_archive(archive: ArchiveStatus) -> None:

@@ -10,7 +10,7 @@ from pumphouse.loader.state import BEGINNING, TargetState
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import show
 from pumphouse.settings import Settings
-from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus
+from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus, only_restored
 
 # So long behind is late where nothing is known of the interval; and a load, behind the archive.
 LATE_S = 3600.0
@@ -37,7 +37,7 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     # First of all: what everything else is for does not work.
     found = [*_drill(status, settings), *_proofs(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
-        late = _late(status, settings)
+        late = late_s(status.archive.interval_s, settings)
         found += [*_copy(status, settings)]
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
         found += [*_captures(status), *_consumers(status, settings)]
@@ -113,12 +113,11 @@ def _captures(status: Status) -> Iterator[Finding]:
             yield _warning(who, f"it is {each.lag_s:.0f} s behind", "pumphouse capture status; pumphouse pumps")
 
 
-def _late(status: Status, settings: Settings) -> float:
-    """From which age on an archive is late, in seconds."""
-    interval = status.archive.interval_s
-    if interval is None:
+def late_s(interval_s: float | None, settings: Settings) -> float:
+    """From which age on an archive is late, in seconds, where its newest window is so long: late by twice that."""
+    if interval_s is None:
         return LATE_S
-    return max(_SHORTEST_LATE_S, min(_INTERVALS * interval, settings.archive.consumer_stale_s))
+    return max(_SHORTEST_LATE_S, min(_INTERVALS * interval_s, settings.archive.consumer_stale_s))
 
 
 def _writers(status: Status) -> Iterator[Finding]:
@@ -198,10 +197,10 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
 
 
 def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
-    loads, name = target.section != "restore_target", target.section.removeprefix("targets.")
+    loads, name = not only_restored(target.section), target.section.removeprefix("targets.")
     load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
     who = f"[{target.section}] {target.address}"
-    rules = "load.rules" if name in ("target", "restore_target") else f"targets.{name}.rules"
+    rules = "load.rules" if name == "target" or not loads else f"targets.{name}.rules"
     for table, why in target.parked.items():
         without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
         yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")

@@ -44,7 +44,7 @@ from pumphouse.schema.actions import SYSTEM_SCHEMAS
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
-from pumphouse.status.findings import findings
+from pumphouse.status.findings import findings, late_s
 from pumphouse.status.report import (
     ArchiveStatus,
     CaptureStatus,
@@ -56,6 +56,7 @@ from pumphouse.status.report import (
     RedProof,
     Status,
     TargetStatus,
+    only_restored,
 )
 
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
@@ -92,23 +93,23 @@ def look(
         return max(0.0, limit - clock.monotonic())
 
     rules = {name: getattr(each, "rules", settings.load.rules) for name, each in targets.items()}
-    asked = {name: _Asked(partial(_target, name, each, rules[name], now)) for name, each in targets.items()}
-    asked_registry = _Asked(partial(_registry, parts))
-    alone = _Asked(partial(_alone, asked_registry, settings.archive, now))
+    asked = {name: Asked(partial(_target, name, each, rules[name], now)) for name, each in targets.items()}
+    asked_registry = Asked(partial(_registry, parts))
+    alone = Asked(partial(_alone, asked_registry, settings.archive, now))
     registry = asked_registry.answer(left())
     known = registry if isinstance(registry, tuple) else None
-    archive = _Asked(lambda: _archive(parts.archive, parts.cluster, now)) if known else alone
+    archive = Asked(lambda: _archive(parts.archive, parts.cluster, now)) if known else alone
     nodes = known[1] if known else []
     pumps = [
-        (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
+        (node, Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
-    copied = _Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
+    copied = Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
     found = archive.answer(left())
     if not isinstance(found, ArchiveStatus):
         problem = _why(found if known else registry)
         found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=problem)
     if found.begin is None and known:
-        found = replace(found, next=_Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
+        found = replace(found, next=Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
     if copied is not None:
         answer = copied.answer(left())
         found = replace(
@@ -117,11 +118,12 @@ def look(
             if isinstance(answer, CopyStatus)
             else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
         )
+    threading.Thread(target=_close_behind, args=(parts, asked_registry, alone, archive, copied), daemon=True).start()
     stale_s = settings.archive.consumer_stale_s
     status = Status(
         cluster=without_secrets(settings.cluster.url),
         now=now,
-        archive=found,
+        archive=replace(found, late_s=late_s(found.interval_s, settings)),
         pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
         targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
         consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
@@ -131,7 +133,7 @@ def look(
     return replace(status, findings=findings(status, why, settings))
 
 
-class _Asked:
+class Asked:
     """A question in a thread of its own, which nobody waits for at the end of the process."""
 
     def __init__(self, ask: Callable[[], Any]) -> None:
@@ -147,9 +149,17 @@ class _Asked:
             self._answer = error
         self._done.set()
 
-    def answer(self, timeout_s: float) -> Any:
+    def answer(self, timeout_s: float | None) -> Any:
         """What came, also an error; None when nothing did."""
         return self._answer if self._done.wait(timeout_s) else None
+
+
+def _close_behind(parts: Parts, *asked: Asked | None) -> None:
+    """Close what they ask with, when the last of them has its answer: who looks again and again leaves nothing open."""
+    for each in asked:
+        if each is not None:
+            each.answer(None)
+    parts.close()
 
 
 def _why(answer: Any) -> str:
@@ -187,7 +197,7 @@ def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
     )
 
 
-def _alone(registry: _Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:
+def _alone(registry: Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:
     """What the archive says by itself, where the cluster has not answered after a while; it cannot be waited for."""
     if isinstance(registry.answer(_ALONE_S), tuple):
         return None
@@ -369,7 +379,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
                 address=where,
                 task=each.task,
                 at=each.ts,
-                lag_s=None if section == "restore_target" else _behind(each.ts, now),
+                lag_s=None if only_restored(section) else _behind(each.ts, now),
                 state=str(each.state),
                 reason=each.reason,
                 held_by=held_by,

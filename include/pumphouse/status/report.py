@@ -88,6 +88,7 @@ class ArchiveStatus:
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
     ``copy`` None: the settings name none.
+    ``late_s``: an end that is older is late, as far as the length of its windows tells.
     ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
     """
 
@@ -102,6 +103,7 @@ class ArchiveStatus:
     held_by: tuple[HeldBy, ...] = ()
     declared_lost: int = 0
     interval_s: float | None = None
+    late_s: float | None = None
     failed: dict[str, str] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
     next: str = ""
@@ -112,6 +114,11 @@ class ArchiveStatus:
     marks: dict[str, str] = field(default_factory=dict)
     copy: CopyStatus | None = None
     problem: str = ""
+
+    @property
+    def late(self) -> bool:
+        """Whether it stands still for longer than it should, whatever the runs that extend it look like."""
+        return self.age_s is not None and self.late_s is not None and self.age_s > self.late_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +147,11 @@ class PumpState:
     open_s: float | None = None
     open_ts: Tso | None = None
     problem: str = ""
+
+
+def only_restored(section: str) -> bool:
+    """Whether it names a server that restores replace and no load keeps up to date; Airflow may have several."""
+    return section.partition(".")[0] == "restore_target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,92 @@
+"""What lies along an archive: its dumps and folded bases, proofs, drills and marks, and what it lacks.
+
+A look says how it all stands now (`look`), by few requests. This takes one for each of these, however many windows
+there are, and little of it changes from one hour to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import declarations
+from pumphouse.archive.drills import latest_drills
+from pumphouse.archive.proofs import DRILL, read_proofs
+from pumphouse.model.tso import MAX_TSO, Tso
+
+# Of proofs and drills the latest.
+_LATEST = 16
+
+
+class Kind(StrEnum):
+    """What something along the archive is."""
+
+    DUMP = "dump"
+    FOLDED = "folded base"
+    PROOF = "proof"
+    DRILL = "drill"
+    MARK = "mark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something at a moment of the archive. ``good`` and ``ended_ms``, a Unix time: of a proof or a drill."""
+
+    kind: Kind
+    at: Tso
+    good: bool = True
+    ended_ms: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """What a Pump had in (start, end] was declared lost, and why."""
+
+    start: Tso
+    end: Tso
+    node_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """All of it, each in order of its moment."""
+
+    events: tuple[Event, ...] = ()
+    holes: tuple[Hole, ...] = ()
+
+    @property
+    def proven(self) -> Event | None:
+        """The last proof or drill that ended, and found everything equal."""
+        green = (each for each in self.events if each.good and each.ended_ms is not None)
+        return max(green, key=lambda each: each.ended_ms or 0, default=None)
+
+
+def past(archive: Archive) -> Past:
+    """Ask the archive."""
+    genesis, kept = archive.genesis(), archive.range()
+    events = [Event(kind=Kind.MARK, at=each.ts, text=each.reason) for each in kept.marks]
+    if genesis.base is not None and genesis.ts >= kept.start:
+        events.append(Event(kind=Kind.DUMP, at=genesis.ts))
+    events += [
+        Event(kind=Kind.DUMP if base.folded is None else Kind.FOLDED, at=base.ts) for base in archive.bases(MAX_TSO)
+    ]
+    for proof in read_proofs(archive, last=_LATEST):
+        if proof.ended_ms is not None and proof.task != DRILL:
+            text = f"{proof.target}: {proof.verdict}"
+            events.append(Event(kind=Kind.PROOF, at=proof.at, good=proof.equal, ended_ms=proof.ended_ms, text=text))
+    for drill in latest_drills(archive, _LATEST):
+        if drill.ended_ms is not None and drill.at:
+            text = f"into {drill.into}: {drill.verdict}"
+            events.append(Event(kind=Kind.DRILL, at=drill.at, good=drill.green, ended_ms=drill.ended_ms, text=text))
+    holes = (
+        Hole(start=each.from_ts, end=each.to_ts, node_id=each.node_id, why=each.reason)
+        for each in declarations(archive)
+        if each.to_ts > kept.start
+    )
+    return Past(
+        events=tuple(sorted(events, key=lambda each: each.at)),
+        holes=tuple(sorted(holes, key=lambda each: each.start)),
+    )
