@@ -23,6 +23,21 @@ _DAGS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+# Command -> DAG that does the same, among other things.
+_AMONG = {
+    **{words: name for words, (name, _) in _DAGS.items()},
+    "drill": "binlog_drill",
+    "gc": "pump_gc",
+    **dict.fromkeys(("archive verify", "archive copy", "archive expire"), "binlog_maintenance"),
+}
+
+
+def dag_for(line: str) -> str:
+    """The DAG of the first installation that does what a command line does; '' = none does."""
+    words = line.removeprefix("pumphouse ")
+    return next((name for begin, name in _AMONG.items() if words == begin or words.startswith(f"{begin} ")), "")
+
+
 def in_airflow(part: Part) -> str:
     """A part of a hint, for a task's log."""
     if isinstance(part, Section):

@@ -26,7 +26,7 @@ from pumphouse.settings import DOWNSTREAM
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-_MAKERS = {
+MAKERS = {
     "binlog_snapshot": snapshot.make,
     "binlog_schema": schema.make,
     "binlog_load": load.make,
@@ -80,8 +80,8 @@ def pumphouse_dags(
     for name, given in (("targets", targets), ("restore_targets", restore_targets), ("only", only)):
         if isinstance(given, str) or not all(isinstance(each, str) and each for each in given):
             raise ConfigError(f"{name} = {given!r} is no list of names", hint=f'{name}=["…", "…"]')
-    if unknown := sorted(set(only) - set(_MAKERS)):
-        raise ConfigError(f"there is no DAG {', '.join(unknown)}", hint=f"known are {', '.join(_MAKERS)}")
+    if unknown := sorted(set(only) - set(MAKERS)):
+        raise ConfigError(f"there is no DAG {', '.join(unknown)}", hint=f"known are {', '.join(MAKERS)}")
     if prefix:
         targets = targets or (f"{prefix}{DOWNSTREAM}",)
         restore_targets = restore_targets or (f"{prefix}{RESTORE_TARGET}",)
@@ -98,5 +98,5 @@ def pumphouse_dags(
             settings_file=fspath(settings_file) if settings_file else "",
         ),
     )
-    made = [make(names) for name, make in _MAKERS.items() if not only or name in only]
+    made = [make(names) for name, make in MAKERS.items() if not only or name in only]
     return {each.dag_id: each for each in made}

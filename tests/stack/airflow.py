@@ -47,12 +47,15 @@ class AirflowServer:
         parallelism: int = 4,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
         python: Path = Path(sys.executable),
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self.python = python
         self.home = directory.absolute()
         self.supervisor = supervisor
         self.environment = dict(environment or {})
         self.connections: Mapping[str, Mapping[str, Any]] = dict(connections or {})
+        # Name -> role; '' = none. All have the one password.
+        self.users = {USER: "admin", **(users or {})}
         self.parts = parts
         self.parallelism = parallelism
         self.database = PostgresServer(self.home / "postgres", name="airflow-postgres", supervisor=supervisor)
@@ -74,7 +77,9 @@ class AirflowServer:
         """Make or migrate the database, start all parts, wait until they are healthy. Parts that run are left alone."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._read_identity()
-        write_atomic(self.home / "passwords.json", json.dumps({USER: self.password}).encode(), mode=0o600)
+        write_atomic(
+            self.home / "passwords.json", json.dumps(dict.fromkeys(self.users, self.password)).encode(), mode=0o600
+        )
         missing = [part for part in self.parts if not self.supervisor.alive(_name(part))]
         if not self.database.attach():
             if self.database.data_dir.exists():
@@ -113,7 +118,7 @@ class AirflowServer:
             "AIRFLOW__CORE__PARALLELISM": str(self.parallelism),
             "AIRFLOW__CORE__FERNET_KEY": self._fernet,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in self.users.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,

@@ -5,6 +5,7 @@ from __future__ import annotations
 # More than half a minute, by what they took. The first ones go side by side: two wait more than they work.
 LONGEST = (
     "tests/ui/test_walk.py",
+    "tests/ui/test_page.py",
     "tests/dags/test_backfill.py",
     "tests/integration/test_s3_faults.py",
     "tests/integration/test_dump.py",

@@ -83,6 +83,7 @@ class Pages:
 
     def log_in(self, user: str, password: str) -> None:
         """Begin."""
+        self.driver.delete_all_cookies()
         self.driver.get(self.url)
         self.find("//input[@name='username']").send_keys(user)
         self.find("//input[@name='password']").send_keys(password)

@@ -1,0 +1,122 @@
+"""The page's FastAPI app, which Airflow mounts at /pumphouse. Every answer with a fact in it asks who wants to know.
+
+Airflow does not guard an app of a plugin: each route here takes its user from Airflow's own log-in, and shows the
+installations that the user may read (`known`). Nothing here writes: the browser asks Airflow's API for a restore.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from binlog_airflow.page import shown
+from binlog_airflow.page.known import Known, known
+from binlog_airflow.page.looks import Looks, Seen
+from pumphouse.status.findings import ago
+
+_STATIC = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "tile.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def _visible(user: GetUserDep) -> list[Known]:
+    """The installations that the user may see; 403 where there is none."""
+    found = known(user)
+    if not found:
+        raise HTTPException(403, "you may not read the DAGs of any installation of Pumphouse")
+    return found
+
+
+Visible = Annotated[list[Known], Depends(_visible)]
+
+
+def _chosen(visible: list[Known], cluster: str) -> Known:
+    found = next((each for each in visible if each.prefix == cluster), None)
+    if found is None and cluster:
+        raise HTTPException(404, "there is no such installation")
+    return found or visible[0]
+
+
+def make() -> FastAPI:
+    """The app."""
+    app = FastAPI(title="Pumphouse", docs_url=None, redoc_url=None, openapi_url=None)
+    looks = Looks()
+    pages = Environment(loader=PackageLoader("binlog_airflow.page", "."), autoescape=True, undefined=StrictUndefined)
+    pages.globals.update(ago=ago, clock=shown.clock)
+
+    @app.middleware("http")
+    async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await go_on(request)
+        response.headers.update(_HEADERS)
+        return response
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        """A browser is sent to log in; what it may not see is said in one sentence."""
+        if error.status_code == 401 and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(get_auth_manager().get_url_login(next_url=str(request.url)), 303)
+        text = pages.get_template("refused.html").render(status=error.status_code, why=error.detail)
+        return HTMLResponse(text, error.status_code)
+
+    @app.get("/")
+    def page(visible: Visible, cluster: str = "", span: str = "all") -> HTMLResponse:
+        return HTMLResponse(pages.get_template("page.html").render(_told(visible, _chosen(visible, cluster), span)))
+
+    @app.get("/tile")
+    def tile(visible: Visible) -> HTMLResponse:
+        found = [_told(visible, each, "all") for each in visible]
+        return HTMLResponse(pages.get_template("tile.html").render(found=found))
+
+    @app.get("/status.json")
+    def status(visible: Visible, cluster: str = "") -> Response:
+        seen = looks.at(_chosen(visible, cluster).here)
+        found = {"problem": seen.problem} if seen.status is None else seen.status.to_dict()
+        return Response(json.dumps(found), media_type="application/json")
+
+    @app.get("/{name}")
+    def static(name: str) -> Response:
+        if name not in _STATIC:
+            raise HTTPException(404, "there is no such page")
+        return Response(files("binlog_airflow.page").joinpath(name).read_bytes(), media_type=_STATIC[name])
+
+    def _told(visible: list[Known], chosen: Known, span: str) -> dict[str, Any]:
+        seen: Seen = looks.at(chosen.here)
+        status, span = seen.status, span if span in shown.SPANS else "all"
+        found: dict[str, Any] = {
+            "visible": visible,
+            "chosen": chosen,
+            "spans": list(shown.SPANS),
+            "span": span,
+            "seen": seen,
+            "status": status,
+            "headline": shown.Headline(mood="bad", word="Not known", says=(seen.problem,)),
+        }
+        if status is None:
+            return found
+        return found | {
+            "headline": shown.headline(status, seen.past),
+            "line": shown.line(status, seen.past, shown.SPANS[span]),
+            "steps": shown.steps(status, chosen.dags),
+            "pumps": shown.pumps(status.pumps),
+            "targets": shown.targets(status),
+        }
+
+    return app

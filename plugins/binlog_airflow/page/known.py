@@ -1,0 +1,94 @@
+"""Which installations there are, as Airflow stores their DAGs, and what of them a user may see and do.
+
+Whoever may read all DAGs of an installation sees its page: it says no more than their logs and forms do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from binlog_airflow.factory import MAKERS
+from binlog_airflow.installation import Installation
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+_RESTORE = "binlog_restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What the restore DAG's form asks: the DAG, and the connections that it offers as targets."""
+
+    dag_id: str
+    paused: bool
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An installation. ``dags``: name without the prefix -> id; ``form`` None: the user may start no restore."""
+
+    prefix: str
+    here: Installation
+    dags: dict[str, str]
+    form: Form | None = None
+
+
+def known(user: BaseUser) -> list[Known]:
+    """The installations that the user may see, by prefix."""
+    with create_session() as session:
+        stored = session.scalars(
+            select(DagModel)
+            .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+            .where(DagTag.name == "pumphouse", DagModel.is_stale.is_(False))
+        ).all()
+        readable = get_auth_manager().get_authorized_dag_ids(user=user, session=session)
+        found: dict[str, dict[str, DagModel]] = defaultdict(dict)
+        for model in stored:
+            for name in MAKERS:
+                if model.dag_id.endswith(name):
+                    found[model.dag_id.removesuffix(name)][name] = model
+        return [
+            _read(prefix, of, user, session)
+            for prefix, of in sorted(found.items())
+            if readable.issuperset(model.dag_id for model in of.values())
+        ]
+
+
+def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) -> Known:
+    of_restore = of.get(_RESTORE)
+    model = of_restore or next(iter(of.values()))
+    dag = SerializedDagModel.get_dag(model.dag_id, session=session)
+    task = next(each for each in dag.tasks if hasattr(each, "archive_conn_id"))
+    here = Installation(
+        archive=task.archive_conn_id,
+        cluster=task.cluster_conn_id,
+        source=task.source_conn_id,
+        targets=tuple(task.targets),
+        restore_targets=tuple(task.restore_targets),
+        settings_file=task.settings_file,
+    )
+    form = None
+    if of_restore is not None and _may_start(of_restore.dag_id, user, session):
+        targets = tuple(dag.params.get_param("target").schema["enum"])
+        form = Form(dag_id=of_restore.dag_id, paused=bool(of_restore.is_paused), targets=targets)
+    return Known(prefix=prefix, here=here, dags={name: each.dag_id for name, each in of.items()}, form=form)
+
+
+def _may_start(dag_id: str, user: BaseUser, session: Any) -> bool:
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id, session=session))
+    return bool(
+        get_auth_manager().is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+        )
+    )

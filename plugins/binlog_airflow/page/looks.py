@@ -1,0 +1,109 @@
+"""A look at an installation for all who ask within a few seconds: a hundred viewers ask the store no more than one.
+
+Everything is asked from the API server's process, in threads (`pumphouse.status.look`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow.exceptions import AirflowException
+
+from binlog_airflow.advice import in_airflow
+from binlog_airflow.installation import Installation
+from pumphouse.errors import BinlogError
+
+if TYPE_CHECKING:
+    from pumphouse.settings import Settings, TargetSettings
+    from pumphouse.status.look import Asked
+    from pumphouse.status.past import Past
+    from pumphouse.status.report import Status
+
+EVERY_S = 5.0
+# What lies along the archive changes seldom, and takes a request for each of it.
+_PAST_EVERY_S = 60.0
+# So long a page waits for that; until it is there, the page is without it.
+_PAST_WITHIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was seen; ``problem``: why there is no status. ``past`` None: it is still being read, or cannot be."""
+
+    status: Status | None = None
+    past: Past | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class _Kept:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = 0.0
+    seen: Seen | None = None
+    past: Past | None = None
+    asked: Asked | None = None
+    asked_at: float = 0.0
+
+
+class Looks:
+    """The last look at each installation."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Installation, _Kept] = {}
+
+    def at(self, here: Installation) -> Seen:
+        """A look that is some seconds old at most; while somebody looks again, others get the one before."""
+        kept = self._kept.setdefault(here, _Kept())
+        before = kept.seen
+        if not kept.lock.acquire(blocking=before is None) and before is not None:
+            return before
+        try:
+            if kept.seen is None or time.monotonic() > kept.at + EVERY_S:
+                kept.seen = _look(here, kept)
+                kept.at = time.monotonic()
+            return kept.seen
+        finally:
+            kept.lock.release()
+
+
+def _look(here: Installation, kept: _Kept) -> Seen:
+    from pumphouse.status.look import Asked, look
+
+    try:
+        settings = here.settings()
+        targets = _targets(here, settings)
+    except (BinlogError, AirflowException) as error:
+        return Seen(problem=error.said(in_airflow) if isinstance(error, BinlogError) else str(error))
+    if kept.asked is None or time.monotonic() > kept.asked_at + _PAST_EVERY_S:
+        kept.asked, kept.asked_at = Asked(lambda: _past(settings)), time.monotonic()
+    status = look(settings, targets)
+    found = kept.asked.answer(_PAST_WITHIN_S)
+    if found is not None and not isinstance(found, Exception):
+        kept.past = found
+    return Seen(status=status, past=kept.past)
+
+
+def _past(settings: Settings) -> Past:
+    from pumphouse.parts import Parts
+    from pumphouse.status.past import past
+
+    with Parts(settings) as parts:
+        return past(parts.readable_archive)
+
+
+def _targets(here: Installation, settings: Settings) -> dict[str, TargetSettings]:
+    """By section, as a status names them: what sections of the settings name, unless a connection names another server.
+
+    Sections are those of the first installation where the DAGs of this one name their targets.
+    """
+    loaded, restored = here.servers(settings)
+    found = {} if here.targets else settings.target_sections
+    for conn_id, server in loaded.items():
+        if not here.targets or conn_id in here.targets:
+            found["target" if conn_id == here.target else f"targets.{conn_id}"] = server
+    for number, (conn_id, server) in enumerate(restored.items()):
+        found[f"restore_target.{conn_id}" if number else "restore_target"] = server
+    return found

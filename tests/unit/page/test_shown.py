@@ -1,0 +1,76 @@
+"""The page's words and places: red when the archive stands still, whatever else is well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from binlog_airflow.advice import dag_for
+from binlog_airflow.page import shown
+from pumphouse.model.tso import Tso, compose
+from pumphouse.status.past import Event, Hole, Kind, Past
+from pumphouse.status.report import ArchiveStatus, Finding, Severity, Status
+
+pytestmark = pytest.mark.row("O2", "O3")
+_NOW_MS = 1_795_867_200_000
+NOW = compose(_NOW_MS)
+
+
+def ago(seconds: float) -> Tso:
+    return compose(_NOW_MS - int(seconds * 1000))
+
+
+ARCHIVE = ArchiveStatus(
+    url="s3://b/a", begin=ago(1000), restorable_from=ago(800), restorable_to=ago(200), end=ago(200), age_s=200.0, late_s=300.0
+)  # fmt: skip
+WELL = Status(cluster="file:///c", now=NOW, archive=ARCHIVE, pumps=(), targets=(), consumers=())
+PROOF = Event(kind=Kind.PROOF, at=ago(500), ended_ms=_NOW_MS - 7_200_000, text="h:1: equal")
+
+
+def test_an_archive_that_stands_still_is_red_though_nothing_else_is_wrong() -> None:
+    assert shown.headline(WELL, Past()).mood == "good"
+    late = shown.headline(replace(WELL, archive=replace(ARCHIVE, age_s=301.0)), Past())
+    assert (late.mood, late.word) == ("bad", "Late")
+    assert late.says[0].startswith("the archive stands still: safe until 20")
+
+
+@pytest.mark.parametrize(("severity", "mood"), [(Severity.WARNING, "warn"), (Severity.ERROR, "bad")])
+def test_a_finding_is_no_good_mood(severity: Severity, mood: str) -> None:
+    found = replace(WELL, findings=(Finding(severity=severity, who="x", what="y", next="z"),))
+    assert shown.headline(found, Past()).mood == mood
+
+
+def test_without_an_archive_nothing_is_safe() -> None:
+    bare = replace(WELL, archive=ArchiveStatus(url="s3://b/a", problem="there is no archive"))
+    assert shown.headline(bare, None).mood == "bad"
+    assert shown.line(bare, None, None) is None
+
+
+def test_it_says_when_something_was_proved_last_and_that_nothing_was() -> None:
+    red = replace(PROOF, good=False, ended_ms=_NOW_MS)
+    assert "proved 2 h ago" in shown.headline(WELL, Past(events=(PROOF, red))).says
+    assert "never proved" in shown.headline(WELL, Past(events=(red,))).says
+    assert not any("proved" in each for each in shown.headline(WELL, None).says)  # not read yet
+
+
+def test_the_line_is_whole_from_its_beginning_to_now() -> None:
+    lost = Hole(start=ago(600), end=ago(599), node_id="p", why="gone")
+    line = shown.line(WELL, Past(events=(PROOF,), holes=(lost,)), None)
+    assert line is not None
+    assert [(each.kind, round(each.x), round(each.width, 1)) for each in line.bars] == [
+        ("archived", 0, 20.0), ("restorable", 20, 60.0), ("behind", 80, 20.0), ("lost", 40, 0.3),
+    ]  # fmt: skip
+    assert [round(x) for x, _ in line.marks] == [50]
+    near = shown.line(WELL, Past(events=(PROOF,), holes=(lost,)), 400)
+    assert near is not None
+    assert [(each.kind, round(each.x)) for each in near.bars] == [("restorable", 0), ("behind", 50)]
+    assert near.marks == ()
+
+
+def test_a_step_names_the_dag_of_the_installation_that_does_it() -> None:
+    dags = {"binlog_snapshot": "eu_binlog_snapshot"}
+    found = replace(WELL, findings=(Finding(severity=Severity.ERROR, who="x", what="y", next="pumphouse snapshot"),))
+    assert [each["dag"] for each in shown.steps(found, dags)] == ["eu_binlog_snapshot"]
+    assert dag_for("pumphouse archive dump --table a.b, without its rule") == "binlog_dump"
+    assert dag_for("pumphouse pumps") == ""
