@@ -169,8 +169,11 @@ def note_held(error: BinlogError, here: Installation = HERE) -> None:
     """Nobody waits for that window any longer: whoever looks at the archive is to know."""
     from pumphouse.archive.failed import note
 
-    with _parts(here.settings()) as parts:
-        note(parts.archive, "snapshot", error)
+    try:
+        with _parts(here.settings()) as parts:
+            note(parts.archive, "snapshot", error)
+    except BinlogError as refused:  # who holds the window is what the run fails with
+        log.warning("failure_not_noted", why=refused.message)
 
 
 def archive_end(here: Installation = HERE) -> tso.Tso:

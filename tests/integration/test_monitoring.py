@@ -21,6 +21,7 @@ from pumphouse.status.exposition import serve
 from pumphouse.status.look import look
 from tests.stack.ports import free_port
 from tests.stack.system import find_program
+from tests.support.madearchive import MadeSource
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
@@ -76,7 +77,9 @@ def _watched(folder: Path) -> Iterator[tuple[PumpServer, Prometheus]]:
     cluster = FileCluster(folder / "cluster")
     with PumpServer(folder, cluster) as pump:
         pump.transaction()
-        pump.consumer(cluster.tso())
+        source = MadeSource(folder / "archive", cluster.cluster_id())
+        source.ts = int(cluster.tso())
+        pump.consumer(source.genesis())
         where = {"cluster.url": f"file://{folder}/cluster", "archive.root": f"file://{folder}/archive"}
         settings = Settings.read(None, where)
         server, thread = serve(lambda: look(settings), "127.0.0.1", 0)
@@ -127,6 +130,14 @@ def test_a_pump_that_dies_fires_within_a_minute_and_is_named(tmp_path: Path) -> 
         assert pump.node_id in alert["annotations"]["summary"]
 
 
+@pytest.mark.row("O3")
+def test_an_archive_that_is_gone_fires(tmp_path: Path) -> None:
+    with _watched(tmp_path) as (_, prometheus):
+        (tmp_path / "archive").rename(tmp_path / "elsewhere")
+        eventually(lambda: prometheus.values(RULES["ArchiveUnknown"]["expr"]), within_s=60)
+        eventually(lambda: prometheus.values(RULES["StandsStill"]["expr"]), within_s=60)
+
+
 def _firing(prometheus: Prometheus) -> set[str]:
     return {each["labels"]["alertname"] for each in prometheus.ask("alerts")["alerts"] if each["state"] == "firing"}
 
@@ -170,6 +181,9 @@ FIRES = {
     "CaptureStopped": {'pumphouse_capture_running{capture="main"}': "0x180"},
     "CaptureBehind": {'pumphouse_capture_lag_seconds{capture="main"}': "400x180"},
     "NothingRestorable": {'pumphouse_archive_seconds{what="end", instance="n"}': "1x3000"},
+    "ArchiveUnknown": {'pumphouse_looked_seconds{instance="n"}': "0+60x180"},
+    "StandsStill": {"pumphouse_severity": "2x180"},
+    "ExporterDown": {'up{job="pumphouse", instance="n"}': "0x180"},
     "StatusStale": {"pumphouse_looked_seconds": "0x180"},
 }
 
@@ -189,12 +203,16 @@ def test_each_alert_fires_on_its_trouble_and_on_no_health(tmp_path: Path) -> Non
         'pumphouse_archive_late_after_seconds{instance="n"}': "300x3000",
         'pumphouse_pump_silent{pump="p"}': "0x180",
         "pumphouse_drill_failed": "0x180",
-        "pumphouse_looked_seconds": "0+60x180",
+        'pumphouse_looked_seconds{instance="n"}': "0+60x180",
+        "pumphouse_severity": "1x180",
+        'up{job="pumphouse", instance="n"}': "1x180",
     }
     assert set(FIRES) == set(RULES)
     cases = []
     for name, trouble in FIRES.items():
-        without = {"NoConsumer": "consumer", "NothingRestorable": "restorable_from"}.get(name, "\0")
+        without = {"NoConsumer": "consumer", "NothingRestorable": "restorable_from", "ArchiveUnknown": "_archive_"}.get(
+            name, "\0"
+        )
         series = {key: value for key, value in healthy.items() if without not in key} | trouble
         cases.append(_case(series, name, fires=True))
         cases.append(_case(healthy, name, fires=False))

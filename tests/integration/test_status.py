@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -424,6 +425,36 @@ def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
         assert found(look(gone), "archive")[0].next == "pumphouse archive init"
     assert isinstance(look(empty).now, int)
     assert Tso(0) < look(empty).now
+
+
+def test_an_end_in_the_future_is_no_comfort(mine: Settings, source: MadeSource, cluster: FileCluster) -> None:
+    source.ts = int(cluster.tso()) + (600_000 << 18)
+    source.genesis()
+    (ahead,) = [each for each in found(look(mine), "archive") if "future" in each.what]
+    assert ahead.severity is Severity.ERROR
+
+
+def test_who_looks_again_and_again_at_a_store_that_hangs_leaves_few_threads(
+    tmp_path: Path, cluster: FileCluster
+) -> None:
+    del cluster  # it is there, and answers
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        where = {
+            "cluster.url": f"file://{tmp_path}/cluster",
+            "archive.root": "s3://bucket/archive",
+            "archive.s3_endpoint": f"http://127.0.0.1:{hangs.getsockname()[1]}",
+            "archive.s3_access_key": "a",
+            "archive.s3_secret_key": "b",
+        }
+        settings = Settings.read(None, where)
+        before = threading.active_count()
+        for _ in range(40):
+            status = look(settings, {}, within_s=0.1)
+            assert (status.archive.end, status.exit_code) == (None, 4)
+        assert "it is not asked again" in status.archive.problem
+        assert threading.active_count() - before < 40
+    # Once it answers, if only that it is not there, it is asked again.
+    eventually(lambda: "not asked again" not in look(settings, {}, within_s=0.1).archive.problem, within_s=240)
 
 
 def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, source: MadeSource) -> None:

@@ -69,7 +69,7 @@ def gauges(found: Status) -> CollectorRegistry:
     each("archive_held", "1 = the next window waits for this one", held, "who")
     gauge("drill_age_seconds", "Since the last drill ended", drill.age_s if drill else None)
     gauge("drill_failed", "1 = the last one failed, or found a difference", not drill.green if drill else None)
-    red = [((proof.target, proof.task), 1) for proof in archive.red]
+    red = [((target.section, target.task), 1) for _, target in found.red]
     each("proof_red", "1 = the newest proof found a difference", red, "target", "task")
     silent = [((pump.node_id,), pump.silent) for pump in found.pumps]
     each("pump_silent", "1 = its heartbeat is overdue, and it has not left", silent, "pump")

@@ -17,6 +17,8 @@ LATE_S = 3600.0
 # An archive whose end is older than so many of its windows, and than the shortest time below, is late.
 _INTERVALS = 3
 _SHORTEST_LATE_S = 300.0
+# An archive cannot end further ahead of the clock than clocks differ.
+_AHEAD_S = 60.0
 # A watermark that stands still for so long waits for something: a prewrite, a disk.
 HELD_S = 60.0
 # A transaction is not under way for so long: its prewrite has lost its outcome, or somebody holds it.
@@ -84,18 +86,15 @@ def _drill(status: Status, settings: Settings) -> Iterator[Finding]:
 
 
 def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
-    """The newest proof of each target, where it is red; not of one that was restored to an earlier moment since."""
-    for proof in status.archive.red:
-        for each in status.targets:
-            if (each.address, each.task) != (proof.target, proof.task) or each.at is None or each.at < proof.at:
-                continue
-            name = each.section.removeprefix("targets.")
-            how = "" if name == "target" else f" --on {name}"
-            how += "" if each.task == settings.load.task else f" --task {each.task}"
-            what = f"the newest proof, at {show(proof.at)}, is DIFFERENT: {', '.join(proof.tables[:_SHOWN])}"
-            more = f" and {len(proof.tables) - _SHOWN} more" if len(proof.tables) > _SHOWN else ""
-            again = f"pumphouse archive prove{how}; pumphouse archive proofs --tables"
-            yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
+    """The newest proof of each target, where it is red."""
+    for proof, each in status.red:
+        name = each.section.removeprefix("targets.")
+        how = "" if name == "target" else f" --on {name}"
+        how += "" if each.task == settings.load.task else f" --task {each.task}"
+        what = f"the newest proof, at {show(proof.at)}, is DIFFERENT: {', '.join(proof.tables[:_SHOWN])}"
+        more = f" and {len(proof.tables) - _SHOWN} more" if len(proof.tables) > _SHOWN else ""
+        again = f"pumphouse archive prove{how}; pumphouse archive proofs --tables"
+        yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
 
 
 def _captures(status: Status) -> Iterator[Finding]:
@@ -143,6 +142,9 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
         yield _error("archive", "the Pumps do not know it: their GC does not wait for it", "pumphouse archive init")
     for doubt in archive.doubts:
         yield _error("archive", doubt, "pumphouse archive verify")
+    if archive.end > status.now + (int(_AHEAD_S * 1000) << 18):
+        what = f"it ends in the future, at {show(archive.end)}: the clock here, or of what gives out TSOs, is wrong"
+        yield _error("archive", what, "date -u, here and on the host of the TSOs")
     for each in archive.held_by:
         yield _error(each.who, f"it holds the archive at {show(archive.end)}: {each.why}", each.hint)
     if archive.restorable_from is None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -24,7 +24,15 @@ from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, HistoryUnavailable, SchemaError, TargetUnavailable
+from pumphouse.errors import (
+    BadManifest,
+    BinlogError,
+    ConfigError,
+    HistoryUnavailable,
+    SchemaError,
+    StoreUnavailable,
+    TargetUnavailable,
+)
 from pumphouse.loader import fence, state
 from pumphouse.loader.failed import read_failed as read_failed_load
 from pumphouse.loader.plan import Mode
@@ -65,6 +73,9 @@ _ONE_S = 0.9
 # A cluster that has not answered by then: the archive is looked at without it.
 _ALONE_S = 0.5
 
+# Looks of this process that wait for a store or a registry which does not answer; another one does not ask them.
+_HANGING = threading.BoundedSemaphore(8)
+
 T = TypeVar("T")
 
 
@@ -88,14 +99,15 @@ def look(
         targets = settings.target_sections
     now = compose(int(clock.now() * 1000))
     parts = Parts(settings)
+    asks = _HANGING.acquire(blocking=False)
 
     def left() -> float:
         return max(0.0, limit - clock.monotonic())
 
     rules = {name: getattr(each, "rules", settings.load.rules) for name, each in targets.items()}
     asked = {name: Asked(partial(_target, name, each, rules[name], now)) for name, each in targets.items()}
-    asked_registry = Asked(partial(_registry, parts))
-    alone = Asked(partial(_alone, asked_registry, settings.archive, now))
+    asked_registry = Asked(partial(_registry, parts) if asks else _nobody)
+    alone = Asked(partial(_alone, asked_registry, settings.archive, now) if asks else _nobody)
     registry = asked_registry.answer(left())
     known = registry if isinstance(registry, tuple) else None
     archive = Asked(lambda: _archive(parts.archive, parts.cluster, now)) if known else alone
@@ -118,7 +130,9 @@ def look(
             if isinstance(answer, CopyStatus)
             else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
         )
-    threading.Thread(target=_close_behind, args=(parts, asked_registry, alone, archive, copied), daemon=True).start()
+    if asks:
+        behind_it = (parts, asked_registry, alone, archive, copied)
+        threading.Thread(target=_close_behind, args=behind_it, daemon=True).start()
     stale_s = settings.archive.consumer_stale_s
     status = Status(
         cluster=without_secrets(settings.cluster.url),
@@ -149,6 +163,11 @@ class Asked:
             self._answer = error
         self._done.set()
 
+    @property
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._done.is_set()
+
     def answer(self, timeout_s: float | None) -> Any:
         """What came, also an error; None when nothing did."""
         return self._answer if self._done.wait(timeout_s) else None
@@ -160,6 +179,11 @@ def _close_behind(parts: Parts, *asked: Asked | None) -> None:
         if each is not None:
             each.answer(None)
     parts.close()
+    _HANGING.release()
+
+
+def _nobody() -> NoReturn:
+    raise StoreUnavailable("earlier looks still wait for an answer of archive or cluster: it is not asked again")
 
 
 def _why(answer: Any) -> str:

@@ -226,6 +226,16 @@ class Status:
     findings: tuple[Finding, ...] = ()
 
     @property
+    def red(self) -> tuple[tuple[RedProof, TargetStatus], ...]:
+        """Red proofs with what they are of; of none that was restored to an earlier moment since, or is no target."""
+        return tuple(
+            (proof, each)
+            for proof in self.archive.red
+            for each in self.targets
+            if (each.address, each.task) == (proof.target, proof.task) and each.at is not None and each.at >= proof.at
+        )
+
+    @property
     def severity(self) -> Severity | None:
         """The worst; None = all is well."""
         return self.findings[0].severity if self.findings else None

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,6 +29,8 @@ _STATIC = {
     "tile.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+# Of its own: those of Airflow's API are not kept waiting by an archive that does not answer.
+_THREADS = 8
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
@@ -55,12 +58,15 @@ def _chosen(visible: list[Known], cluster: str) -> Known:
     return found or visible[0]
 
 
-def make() -> FastAPI:
+def make() -> FastAPI:  # noqa: C901 - a function for each route
     """The app."""
     app = FastAPI(title="Pumphouse", docs_url=None, redoc_url=None, openapi_url=None)
-    looks = Looks()
+    looks, threads = Looks(), CapacityLimiter(_THREADS)
     pages = Environment(loader=PackageLoader("binlog_airflow.page", "."), autoescape=True, undefined=StrictUndefined)
     pages.globals.update(ago=ago, clock=shown.clock)
+
+    async def looked(answer: Callable[[], str]) -> str:
+        return await to_thread.run_sync(answer, limiter=threads)
 
     @app.middleware("http")
     async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -77,25 +83,32 @@ def make() -> FastAPI:
         return HTMLResponse(text, error.status_code)
 
     @app.get("/")
-    def page(visible: Visible, cluster: str = "", span: str = "all") -> HTMLResponse:
-        return HTMLResponse(pages.get_template("page.html").render(_told(visible, _chosen(visible, cluster), span)))
+    async def page(visible: Visible, cluster: str = "", span: str = "all") -> HTMLResponse:
+        return HTMLResponse(await looked(lambda: _page(visible, cluster, span)))
 
     @app.get("/tile")
-    def tile(visible: Visible) -> HTMLResponse:
-        found = [_told(visible, each, "all") for each in visible]
-        return HTMLResponse(pages.get_template("tile.html").render(found=found))
+    async def tile(visible: Visible) -> HTMLResponse:
+        return HTMLResponse(await looked(lambda: _tile(visible)))
 
     @app.get("/status.json")
-    def status(visible: Visible, cluster: str = "") -> Response:
-        seen = looks.at(_chosen(visible, cluster).here)
-        found = {"problem": seen.problem} if seen.status is None else seen.status.to_dict()
-        return Response(json.dumps(found), media_type="application/json")
+    async def status(visible: Visible, cluster: str = "") -> Response:
+        return Response(await looked(lambda: _json(visible, cluster)), media_type="application/json")
 
     @app.get("/{name}")
     def static(name: str) -> Response:
         if name not in _STATIC:
             raise HTTPException(404, "there is no such page")
         return Response(files("binlog_airflow.page").joinpath(name).read_bytes(), media_type=_STATIC[name])
+
+    def _page(visible: list[Known], cluster: str, span: str) -> str:
+        return pages.get_template("page.html").render(_told(visible, _chosen(visible, cluster), span))
+
+    def _tile(visible: list[Known]) -> str:
+        return pages.get_template("tile.html").render(found=[_told(visible, each, "all") for each in visible])
+
+    def _json(visible: list[Known], cluster: str) -> str:
+        seen = looks.at(_chosen(visible, cluster).here)
+        return json.dumps({"problem": seen.problem} if seen.status is None else seen.status.to_dict())
 
     def _told(visible: list[Known], chosen: Known, span: str) -> dict[str, Any]:
         seen: Seen = looks.at(chosen.here)

@@ -58,18 +58,22 @@ def known(user: BaseUser) -> list[Known]:
             for name in MAKERS:
                 if model.dag_id.endswith(name):
                     found[model.dag_id.removesuffix(name)][name] = model
-        return [
+        read = (
             _read(prefix, of, user, session)
             for prefix, of in sorted(found.items())
             if readable.issuperset(model.dag_id for model in of.values())
-        ]
+        )
+        return [each for each in read if each is not None]
 
 
-def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) -> Known:
+def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) -> Known | None:
+    """None of a DAG with such a name that is none of ours."""
     of_restore = of.get(_RESTORE)
     model = of_restore or next(iter(of.values()))
     dag = SerializedDagModel.get_dag(model.dag_id, session=session)
-    task = next(each for each in dag.tasks if hasattr(each, "archive_conn_id"))
+    task = next((each for each in dag.tasks if hasattr(each, "restore_targets")), None) if dag else None
+    if task is None:
+        return None
     here = Installation(
         archive=task.archive_conn_id,
         cluster=task.cluster_conn_id,
@@ -79,7 +83,7 @@ def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) ->
         settings_file=task.settings_file,
     )
     form = None
-    if of_restore is not None and _may_start(of_restore.dag_id, user, session):
+    if of_restore is not None and "target" in dag.params and _may_start(of_restore.dag_id, user, session):
         targets = tuple(dag.params.get_param("target").schema["enum"])
         form = Form(dag_id=of_restore.dag_id, paused=bool(of_restore.is_paused), targets=targets)
     return Known(prefix=prefix, here=here, dags={name: each.dag_id for name, each in of.items()}, form=form)

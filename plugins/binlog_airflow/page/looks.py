@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pumphouse.status.report import Status
 
 EVERY_S = 5.0
+# A look that is older is shown to nobody: what was safe then need not be now.
+_FRESH_S = 15.0
+# So long a viewer waits for the look of another.
+_WITHIN_S = 3.0
 # What lies along the archive changes seldom, and takes a request for each of it.
 _PAST_EVERY_S = 60.0
 # So long a page waits for that; until it is there, the page is without it.
@@ -41,11 +45,15 @@ class Seen:
 @dataclass(slots=True)
 class _Kept:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    at: float = 0.0
-    seen: Seen | None = None
+    last: tuple[float, Seen] | None = None  # when it began
     past: Past | None = None
     asked: Asked | None = None
     asked_at: float = 0.0
+
+    def younger_than(self, age_s: float) -> Seen | None:
+        """The last look, unless it is older."""
+        last = self.last
+        return last[1] if last is not None and time.monotonic() < last[0] + age_s else None
 
 
 class Looks:
@@ -57,14 +65,15 @@ class Looks:
     def at(self, here: Installation) -> Seen:
         """A look that is some seconds old at most; while somebody looks again, others get the one before."""
         kept = self._kept.setdefault(here, _Kept())
-        before = kept.seen
-        if not kept.lock.acquire(blocking=before is None) and before is not None:
-            return before
+        before = kept.younger_than(_FRESH_S)
+        if not kept.lock.acquire(timeout=0 if before else _WITHIN_S):
+            return before or Seen(problem="the API server gets no answer from the connections of the archive")
         try:
-            if kept.seen is None or time.monotonic() > kept.at + EVERY_S:
-                kept.seen = _look(here, kept)
-                kept.at = time.monotonic()
-            return kept.seen
+            seen = kept.younger_than(EVERY_S)
+            if seen is None:
+                at, seen = time.monotonic(), _look(here, kept)
+                kept.last = (at, seen)
+            return seen
         finally:
             kept.lock.release()
 
@@ -77,7 +86,7 @@ def _look(here: Installation, kept: _Kept) -> Seen:
         targets = _targets(here, settings)
     except (BinlogError, AirflowException) as error:
         return Seen(problem=error.said(in_airflow) if isinstance(error, BinlogError) else str(error))
-    if kept.asked is None or time.monotonic() > kept.asked_at + _PAST_EVERY_S:
+    if kept.asked is None or (kept.asked.done and time.monotonic() > kept.asked_at + _PAST_EVERY_S):
         kept.asked, kept.asked_at = Asked(lambda: _past(settings)), time.monotonic()
     status = look(settings, targets)
     found = kept.asked.answer(_PAST_WITHIN_S)

@@ -66,7 +66,11 @@ def headline(status: Status, past: Past | None) -> Headline:
     if past is not None:
         when = None if proven is None else ago((physical_ms(status.now) - (proven.ended_ms or 0)) / 1000)
         says.append(f"proved {when} ago" if when else "never proved")
-    if errors or archive.late:
+    behind = [each for each in status.captures if each.state != "running"]
+    says += [
+        f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
+    ]
+    if errors or archive.late or behind:
         return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=tuple(says))
     if status.findings:
         return Headline(mood="warn", word="Safe, with remarks", says=tuple(says))

@@ -10,7 +10,7 @@ from binlog_airflow.advice import dag_for
 from binlog_airflow.page import shown
 from pumphouse.model.tso import Tso, compose
 from pumphouse.status.past import Event, Hole, Kind, Past
-from pumphouse.status.report import ArchiveStatus, Finding, Severity, Status
+from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status
 
 pytestmark = pytest.mark.row("O2", "O3")
 _NOW_MS = 1_795_867_200_000
@@ -74,3 +74,15 @@ def test_a_step_names_the_dag_of_the_installation_that_does_it() -> None:
     assert [each["dag"] for each in shown.steps(found, dags)] == ["eu_binlog_snapshot"]
     assert dag_for("pumphouse archive dump --table a.b, without its rule") == "binlog_dump"
     assert dag_for("pumphouse pumps") == ""
+
+
+@pytest.mark.parametrize("state", ["stopped", "silent", "failed"])
+def test_a_source_that_nobody_follows_is_not_safe_though_the_archive_goes_on(state: str) -> None:
+    capture = CaptureStatus(
+        capture_id="main", source="db:3306", host="h", state="running", silent_s=0, gtid="", lag_s=0, transactions=1,
+        reason="",
+    )  # fmt: skip
+    assert shown.headline(replace(WELL, captures=(capture,)), Past()).mood == "good"
+    stands = shown.headline(replace(WELL, captures=(replace(capture, state=state),)), Past())
+    assert stands.mood == "bad"
+    assert f"capture main is {state}: what db:3306 wrote since is not there" in stands.says
