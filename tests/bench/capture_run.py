@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.harness import Result, Watch
-from tests.support.capturedstack import NAME, CapturedStack, captured_stack
+from tests.stack.local import CAPTURE
+from tests.support.capturedstack import CapturedStack, captured_stack
 
 TRANSACTIONS = 60_000
 CHANGES = 10 * TRANSACTIONS  # five inserts, three updates, two deletes
@@ -58,7 +59,7 @@ def _run(work: Path, runs: int) -> Result:
             stack.stop_capture()
             stack.run("DELETE FROM d.sbtest", f"CALL d.workload(1, {TRANSACTIONS})")
             stack.start_capture()
-            pid = stack.supervisor.pid(NAME)
+            pid = stack.supervisor.pid(CAPTURE)
             with Watch(pid) as watch:
                 stack.captured(timeout_s=600)
             samples.append(watch.sample(CHANGES, transactions_per_s=TRANSACTIONS / watch.seconds))
