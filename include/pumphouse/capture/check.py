@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pymysql.err import MySQLError
 
-from pumphouse.capture.ddl import acting_keys, other_engines
+from pumphouse.capture.ddl import other_engines
+from pumphouse.capture.keys import acting_keys
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.session import flavor_of
@@ -21,6 +22,7 @@ from pumphouse.settings import CaptureSettings
 
 _ENGINES = {"innodb", "rocksdb"}
 _SHORT_RETENTION_S = 86_400
+_WITHOUT = '[capture] without = ["database.table"]'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +43,9 @@ def check_source(
     """
     flavor = flavor_of(connection)
     lines = [*_variables(connection, flavor), *_replication(connection, settings), *_privileges(connection, flavor)]
-    lines += _engines(connection, settings, own)
+    lines += [*_engines(connection, settings, own), *_keys(connection, flavor, settings, own)]
     if schema:
-        lines += _tables(connection, flavor, settings, own)
+        lines += _tables(connection, settings, own)
     return sorted(lines, key=lambda line: not line.wrong)
 
 
@@ -154,16 +156,21 @@ def _engines(connection: ServerConnection, settings: CaptureSettings, own: froze
         )
 
 
-def _tables(
+def _keys(
     connection: ServerConnection, flavor: Flavor, settings: CaptureSettings, own: frozenset[str]
 ) -> Iterator[Line]:
-    leaves_out = settings.leaves_out
-    for key in acting_keys(connection, flavor, own, leaves_out):
+    for key in acting_keys(connection, flavor, own, settings.leaves_out):
+        lost = f"; behind these statements an error: {key.lost}" if key.lost else ""
+        statements = [f"{each};" for each in key.instead()]
         yield Line(
             wrong=True,
-            text=f"{key}: the rows that this foreign key changes are in no binlog",
-            type='make the key RESTRICT; or leave its table out: [capture] without = ["database.table"]',
+            text=f"{key}: the rows that this foreign key changes are in no binlog{lost}",
+            type="\n".join([*statements, f"or leave {'.'.join(key.child)} out: {_WITHOUT}"]),
         )
+
+
+def _tables(connection: ServerConnection, settings: CaptureSettings, own: frozenset[str]) -> Iterator[Line]:
+    leaves_out = settings.leaves_out
     for place, why in _unfit(connection, own, leaves_out):
         yield Line(
             wrong=True,

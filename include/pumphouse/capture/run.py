@@ -390,12 +390,12 @@ def _history_table(history: JobSource | None) -> MysqlTableSource:
 
 
 def _require_fit(connection: ServerConnection, settings: Settings, own: frozenset[str]) -> None:
-    """ConfigError, with everything that is wrong and what to type; tables are the shadow's business."""
+    """ConfigError, with everything that is wrong and what to type; columns are the shadow's business."""
     wrong = [line for line in check_source(connection, settings.capture, own, schema=False) if line.wrong]
     if wrong:
         raise ConfigError(
             f"the source {where(settings.source)} is not ready: " + "; ".join(line.text for line in wrong),
-            hint="; ".join(line.type for line in wrong if line.type) + "; `pumphouse capture check` looks again",
+            hint="; ".join([*typed, "`pumphouse capture check` says all that is to be typed"]),
         )
 
 
@@ -403,6 +403,7 @@ def _require_fit(connection: ServerConnection, settings: Settings, own: frozense
 def _owned(directory: Path, owner: str) -> Iterator[str]:
     """Hold the directory in an owner's name; the owner before, who is dead. ConfigError where another process holds it.
 
+        typed = [line.type for line in wrong if line.type and "\n" not in line.type]
     A copy of the directory says of nobody that he is dead: host and file are others.
     """
     make_dirs(directory, PRIVATE_DIR)
