@@ -297,7 +297,7 @@ class LocalStack:
         values: Values = {section: dict(names) for section, names in self.settings.items()}
         values.setdefault("archive", {}).update(self.archive_settings())
         values["cluster"] = {"url": self.cluster_url}
-        values["schema"] = {"history": self._history(), "history_password": self.dsn("source").password}
+        values["schema"] = {"history": self._history(), "history_password": self.dsn(self.history_server).password}
         for section, database in (("source", "source"), ("target", "target"), ("restore_target", "restore")):
             dsn = self.dsn(database)
             values[section] = {"host": dsn.host, "port": dsn.port, "user": dsn.user, "password": dsn.password}
@@ -307,8 +307,8 @@ class LocalStack:
         write_atomic(self.config, ("\n".join(lines) + "\n").encode(), mode=0o600)
 
     def _history(self) -> str:
-        source = self.dsn("source")
-        return f"mysql://{source.user}@{source.host}:{source.port}/{HISTORY_TABLE}"
+        server = self.dsn(self.history_server)
+        return f"mysql://{server.user}@{server.host}:{server.port}/{HISTORY_TABLE}"
 
     def describe(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """``build/up.json``: addresses, DSNs, login, data directories and pids of every part (docs/formats.md)."""

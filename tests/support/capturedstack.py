@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pymysql.connections import Connection
 
 from pumphouse.archive.init import init_archive
@@ -127,10 +128,49 @@ class CapturedStack(LocalStack):
         return self.databases["source"].connect(autocommit=autocommit, **({"database": db} if db else {}))
 
 
+class SemiSyncStack(CapturedStack):
+    """The history is on a server of its own: the source may be lost."""
+
+    history_server = "books"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, semi_sync=True)
+        self.databases["books"] = MariaDbServer(directory / "books", name="books", supervisor=self.supervisor)
+
+    def set_source(self, timeout_ms: int) -> None:
+        """Its commits wait from now on."""
+        self.run(
+            f"SET GLOBAL rpl_semi_sync_master_timeout = {timeout_ms}, GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_master_enabled = ON",
+        )
+
+    @contextmanager
+    def pumps_stand_still(self) -> Iterator[None]:
+        """They take nothing, and lose nothing."""
+        processes = [psutil.Process(self.supervisor.pid(pump.node_id)) for pump in self.pumps]
+        for each in processes:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in processes:
+                each.resume()
+
+    def waits(self) -> Any:
+        """What the capture says of the source."""
+        return self.capture_record().semi_sync
+
+
 @contextmanager
-def captured_stack(directory: Path, *, prepare: Callable[[CapturedStack], None] | None = None, **settings: Any) -> Iterator[CapturedStack]:  # fmt: skip
-    """A stack whose source, Pumps and capture run; ``prepare`` is called before the capture begins."""
-    stack = CapturedStack(directory, **settings)
+def captured_stack(
+    directory: Path,
+    *,
+    prepare: Callable[[CapturedStack], None] | None = None,
+    made: CapturedStack | None = None,
+    **settings: Any,
+) -> Iterator[CapturedStack]:
+    """A stack (``made``, or one of these settings) whose source, Pumps and capture run; ``prepare`` comes before it."""
+    stack = made or CapturedStack(directory, **settings)
     try:
         stack.start_stores(s3=False)
         stack.start_pumps()

@@ -11,7 +11,7 @@ from pumphouse.capture.ddl import other_engines
 from pumphouse.capture.keys import acting_keys
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
-from pumphouse.capture.source.session import flavor_of
+from pumphouse.capture.source.session import flavor_of, semi_sync_says
 from pumphouse.dump.source import execute
 from pumphouse.errors import SchemaError
 from pumphouse.loader.grants import missing_privileges
@@ -44,6 +44,8 @@ def check_source(
     flavor = flavor_of(connection)
     lines = [*_variables(connection, flavor), *_replication(connection, settings), *_privileges(connection, flavor)]
     lines += [*_engines(connection, settings, own), *_keys(connection, flavor, settings, own)]
+    if settings.semi_sync:
+        lines += _semi_sync(connection, flavor)
     if schema:
         lines += _tables(connection, settings, own)
     return sorted(lines, key=lambda line: not line.wrong)
@@ -132,6 +134,42 @@ def _replication(connection: ServerConnection, settings: CaptureSettings) -> Ite
             text=f"the source has the server id {server_id}, as this capture",
             type="[capture] server_id = another number",
         )
+
+
+def _semi_sync(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
+    found = semi_sync_says(connection, "")
+    side = "rpl_semi_sync_" + ("master" if flavor is Flavor.MARIADB or "wait_for_slave_count" in found else "source")
+    if not found:
+        yield Line(
+            wrong=True,
+            text="the source has no semi-sync: its commits wait for nobody",
+            type="INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'; then look again",
+        )
+        return
+    if found.get("enabled") not in ("ON", "1"):
+        yield Line(
+            wrong=True,
+            text=f"{side}_enabled is OFF: commits of the source wait for nobody",
+            type=f"SET GLOBAL {side}_enabled = ON; and the same in its configuration",
+        )
+    if found.get("wait_point", "AFTER_SYNC") != "AFTER_SYNC":
+        yield Line(
+            wrong=False,
+            text=f"{side}_wait_point is {found['wait_point']}: others see a row before the Pumps have it",
+            type=f"SET GLOBAL {side}_wait_point = AFTER_SYNC; and the same in its configuration",
+        )
+    if found.get("wait_no_slave", found.get("wait_no_replica", "ON")) not in ("ON", "1"):
+        yield Line(
+            wrong=False,
+            text=f"{side}_wait_no_* is OFF: while the capture is away, commits of the source do not wait",
+            type=f"SET GLOBAL {side}_wait_no_slave = ON (MySQL: _wait_no_replica); and the same in its configuration",
+        )
+    yield Line(
+        wrong=False,
+        text=f"after {int(found.get('timeout', 0)) / 1000:g} s without an answer the source goes on, and does not wait "
+        "until the capture has caught up",
+        type=f"SET GLOBAL {side}_timeout = milliseconds; as long as the application may stand still",
+    )
 
 
 def _privileges(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
