@@ -35,7 +35,6 @@ log = structlog.get_logger()
 _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
 # Above them each server has modes of its own; these are the same in all servers, and in TiDB.
 _COMMON_MODES = (1 << 32) - 1
-# Rules of foreign keys by which InnoDB changes no rows.
 
 
 class _Unsayable(Exception):

@@ -104,12 +104,14 @@ class Follower:
         self._asked: Group | None = None  # the source waits for it, once it is published
         self._all_published = threading.Event()
         self._waits: bool | None = None  # commits of the source, for us
-        self._looked = -_WAITS_S
+        self._read_now: SourceSettings | None = None
 
     def run(self) -> None:
         """Until ``stop`` is set; what was read and not decided is read again next time."""
         reader = threading.Thread(target=self._read, name="capture-reader", daemon=True)
         reader.start()
+        if self._settings.capture.semi_sync:
+            threading.Thread(target=self._look, name="capture-semi-sync", daemon=True).start()
         try:
             while not self._stop.is_set():
                 item = self._inbox.take(_MARK_S)
@@ -149,7 +151,7 @@ class Follower:
                 if there != server:
                     self._fits(source)
                     position = replace(position, file="", offset=0)  # of the other one's binlog
-                server = there
+                server, self._read_now = there, source
                 with open_stream(
                     source,
                     position,
@@ -162,8 +164,6 @@ class Follower:
                 ) as stream:
                     self._inbox.put(_Begins(server, stream))
                     for item in stream:
-                        if capture.semi_sync:
-                            self._look(source)
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
             except SourceFailed as error:
@@ -178,21 +178,20 @@ class Follower:
                 self._inbox.put(error)
                 return
 
-    def _look(self, source: SourceSettings) -> None:
+    def _look(self) -> None:
         """Whether the source waits, now and then: it stops when nobody answers in time, and begins again by itself."""
-        now = self._clock.monotonic()
-        if now - self._looked < _WAITS_S:
-            return
-        self._looked = now
-        try:
-            with session(source) as connection:
-                waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
-        except (BinlogError, MySQLError, OSError) as error:
-            log.warning("semi_sync_not_known", error=str(error))
-            return
-        if waits != self._waits:
-            (log.info if waits else log.warning)("semi_sync", waits=waits)
-        self._waits = waits
+        while not self._stop.wait(_WAITS_S):
+            if self._read_now is None:
+                continue
+            try:
+                with session(self._read_now) as connection:
+                    waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
+            except (BinlogError, MySQLError, OSError) as error:
+                log.warning("semi_sync_not_known", error=str(error))
+                continue
+            if waits != self._waits:
+                (log.info if waits else log.warning)("semi_sync", waits=waits)
+            self._waits = waits
 
     # -- one after the other
 

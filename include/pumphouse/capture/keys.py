@@ -1,13 +1,15 @@
 """Foreign keys whose actions InnoDB carries out below the binlog, and the statements that put triggers in their place.
 
 What a trigger changes is in the row binlog as any other change. An action is carried out before the row of the parent
-goes, by a BEFORE trigger: then a key that is RESTRICT lets the parent go. Two actions have no such trigger: ON UPDATE
-CASCADE (a child cannot have a value before its parent has it), and any action within one table (a trigger may not
-change the table that it is of).
+goes, by a BEFORE trigger: then a key that is RESTRICT lets the parent go. As an action, it does nothing in a session
+without foreign_key_checks, and an UPDATE that changes the bytes of a key counts, though the collation takes them for
+equal. Two actions have no such trigger: ON UPDATE CASCADE (a child cannot have a value before its parent has it), and
+any action within one table (a trigger may not change the table that it is of).
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -17,6 +19,7 @@ from pumphouse.schema.ident import qualified, quote
 
 _NO_ACTION = {"NO ACTION", "RESTRICT"}
 _LONGEST_NAME = 64
+_ACTS = "@@foreign_key_checks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +52,12 @@ class ActingKey:
         if self.child != self.parent:
             equal = " AND ".join(f"{quote(mine)} = OLD.{quote(theirs)}" for mine, theirs in self.columns)
             nulls = ", ".join(f"{quote(mine)} = NULL" for mine, _ in self.columns)
-            same = " AND ".join(f"OLD.{quote(theirs)} <=> NEW.{quote(theirs)}" for _, theirs in self.columns)
+            same = " AND ".join(
+                f"BINARY OLD.{quote(theirs)} <=> BINARY NEW.{quote(theirs)}" for _, theirs in self.columns
+            )
             does = {
-                "CASCADE": f"DELETE FROM {child} WHERE {equal}",  # noqa: S608
-                "SET NULL": f"UPDATE {child} SET {nulls} WHERE {equal}",  # noqa: S608
+                "CASCADE": f"DELETE FROM {child} WHERE {equal} AND {_ACTS}",  # noqa: S608
+                "SET NULL": f"UPDATE {child} SET {nulls} WHERE {equal} AND {_ACTS}",  # noqa: S608
             }
             if self.delete in does:
                 found.append(f"{self._trigger('DELETE')} ON {parent} FOR EACH ROW {does[self.delete]}")
@@ -66,14 +71,18 @@ class ActingKey:
         return found
 
     def _trigger(self, verb: str) -> str:
-        name = f"{self.name[: _LONGEST_NAME - 7]}_{verb.lower()}"
-        return f"CREATE TRIGGER {qualified(self.parent[0], name)} BEFORE {verb}"
+        # In the parent's database keys of other databases may have the same name.
+        tag = f"_{zlib.crc32(repr((self.child, self.name)).encode()):08x}_{verb.lower()}"
+        return f"CREATE TRIGGER {qualified(self.parent[0], self.name[: _LONGEST_NAME - len(tag)] + tag)} BEFORE {verb}"
 
 
 def acting_keys(
     connection: ServerConnection, flavor: Flavor, own: Collection[str], without: Callable[[str, str], bool]
 ) -> list[ActingKey]:
-    """Foreign keys whose actions change rows that no binlog has, by table and name."""
+    """Foreign keys whose actions change rows that no binlog has: parents first, by table and name.
+
+    In this order their statements leave no action out: no trigger runs for rows that an action changes.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
         if flavor is Flavor.MYSQL and cursor.fetchall() == (("innodb_native_foreign_keys", "OFF"),):
@@ -89,8 +98,15 @@ def acting_keys(
         columns: dict[tuple[str, ...], list[tuple[str, str]]] = {}
         for *key, mine, theirs in cursor.fetchall():
             columns.setdefault(tuple(map(str, key)), []).append((str(mine), str(theirs)))
-    return [
+    left = [
         ActingKey(name=name, child=(db, table), parent=(of_db, of), columns=tuple(pairs), delete=delete, update=update)
         for (db, table, name, of_db, of, delete, update), pairs in columns.items()
         if not {delete, update} <= _NO_ACTION and db.lower() not in own and not without(db, table)
     ]
+    found: list[ActingKey] = []
+    while left:
+        changed = {key.child for key in left if key.child != key.parent}
+        first = [key for key in left if key.parent not in changed] or left  # these are a circle, or hang on one
+        found += first
+        left = [key for key in left if key not in first]
+    return found
