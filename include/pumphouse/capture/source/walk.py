@@ -142,9 +142,9 @@ def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read 
     types: Ints,
     found: Ints,
 ) -> None:
-    """Find the events of whole packets in ``data[at:end]``; it stops behind a format description, or compressed rows,
-    and before a rotation that comes behind one to be acknowledged.
+    """Find the events of whole packets in ``data[at:end]``.
 
+    It stops behind a format description, or compressed rows, and before a rotation behind an event to be acknowledged.
     ``begins``, ``sizes`` (header included, checksum not) and ``types`` get one entry an event. ``found`` becomes
     (events, position behind them, why it stopped, index of the last event to be acknowledged or -1).
     """
