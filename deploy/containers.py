@@ -75,12 +75,14 @@ def begin(options: argparse.Namespace) -> int:
 
 
 def _begin() -> int:
-    from deploy.shop.store import is_open
+    from deploy.shop.plain import is_open
     from pumphouse.archive.init import init_archive
+    from pumphouse.capture.passed import waiter
     from pumphouse.dump.run import take_dump
     from pumphouse.errors import ConfigError
     from pumphouse.model.tso import MAX_TSO, show
     from pumphouse.parts import Parts
+    from pumphouse.registry.captures import is_live
     from pumphouse.settings import Settings
 
     settings = Settings.read()
@@ -89,9 +91,12 @@ def _begin() -> int:
     if shop and not is_open():
         raise ConfigError("the shop has not opened")
     with Parts(settings) as parts:
+        if shop and not any(each.gtid and is_live(each, time.time()) for each in parts.cluster.captures()):
+            raise ConfigError("the capture of the shop's server does not follow yet")
         genesis = init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
         if shop and not parts.archive.bases(MAX_TSO):
-            take_dump(parts.archive, parts.cluster, parts.history, settings)
+            settle = waiter(parts.cluster, settings.source)
+            take_dump(parts.archive, parts.cluster, parts.history, settings, settle=settle)
         print(f"the archive at {parts.archive.url} begins at {show(genesis.ts)}")
     return 0
 
@@ -162,19 +167,18 @@ def answers(options: argparse.Namespace) -> int:
 
 
 def alive(options: argparse.Namespace) -> int:
-    """Whether the shop has sold something of late, or its resolver is registered."""
+    """Whether the shop has sold something of late, or its server's capture runs."""
     if options.what == "writer":
-        from deploy.shop.store import connect, query
-        from pumphouse.model.tso import Tso, physical_ms
+        from deploy.shop.server import connect, query
 
-        (row,) = query(connect(), "SELECT MAX(commit_ts) AS newest FROM history.outcome")
-        return int(time.time() - physical_ms(Tso(row["newest"] or 0)) / 1000 > _FRESH_S)
+        (row,) = query(connect(), "SELECT TIMESTAMPDIFF(SECOND, MAX(placed), UTC_TIMESTAMP()) AS ago FROM shop.orders")
+        return int(row["ago"] is None or row["ago"] > _FRESH_S)
+    from pumphouse.registry.captures import is_live
     from pumphouse.registry.open import open_cluster
-    from pumphouse.registry.resolvers import is_live
     from pumphouse.settings import Settings
 
     cluster = open_cluster(Settings.read().cluster, create=False)
-    return int(not any(is_live(each, time.time()) for each in cluster.resolvers()))
+    return int(not any(is_live(each, time.time()) for each in cluster.captures()))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -195,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = verb(answers)
     asked.add_argument("url")
     asked.add_argument("part", nargs="?")
-    verb(alive).add_argument("what", choices=("writer", "resolver"))
+    verb(alive).add_argument("what", choices=("writer", "capture"))
     options = parser.parse_args(argv)
     return int(options.run(options))
 

@@ -8,17 +8,21 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pymysql
 from pymysql.connections import Connection
 
-from deploy.shop.store import Row, Shop, Transaction, connect, many, query
-from pumphouse.client import PumpUnavailable, encode_update, named_row
+from deploy.shop.server import Row, connect, query
+
+if TYPE_CHECKING:
+    from deploy.shop import plain, store
+
+    Transaction = plain.Transaction | store.Transaction
 
 
 def now() -> str:
@@ -26,12 +30,31 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-class Seller(threading.Thread):
-    """Serves one customer after the other. Ids of new rows are start timestamps, which nobody else has."""
+class Shop(Protocol):
+    """Where transactions come from, and where they end: `deploy.shop.plain`, and with binlogs `deploy.shop.store`."""
 
-    def __init__(self, shop: Shop, number: int, rate: float) -> None:
+    @property
+    def away(self) -> tuple[type[Exception], ...]:
+        """What it raises when nothing can be sold now."""
+
+    def transaction(self, connection: Connection[Any]) -> AbstractContextManager[Callable[[], Any]]:
+        """What begins transactions; what is not committed in the block rolls back."""
+
+    def commit(self, transaction: Any) -> None:
+        """Commit it."""
+
+    def deliver(self, transactions: Sequence[Any]) -> int:
+        """Commit several of one connection; how many transactions they are."""
+
+
+class Seller(threading.Thread):
+    """Serves one customer after the other, until the shop closes."""
+
+    def __init__(self, shop: Shop, number: int, rate: float, stop: threading.Event) -> None:
         super().__init__(name=f"seller-{number}")
         self.shop, self.pause_s = shop, 1 / rate if rate else 0.0
+        self.stop = stop
+        self.sold: Counter[str] = Counter()
         self.random = random.Random()  # noqa: S311 - no secret
         self.failed: Counter[str] = Counter()
         self.error: BaseException | None = None
@@ -47,12 +70,12 @@ class Seller(threading.Thread):
                 self.skus = [row["sku"] for row in query(connection, "SELECT sku FROM shop.stock ORDER BY sku")]
                 self.orders.extend(row["id"] for row in query(connection, "SELECT id FROM shop.orders LIMIT 500"))
                 due = time.monotonic()
-                while not self.shop.stop.wait(max(0.0, due - time.monotonic())):
+                while not self.stop.wait(max(0.0, due - time.monotonic())):
                     due = max(due + self.pause_s, time.monotonic() - 2.0)
                     self.serve(connection)
         except BaseException as error:  # noqa: BLE001 - `sell` raises it
             self.error = error
-            self.shop.stop.set()
+            self.stop.set()
 
     def serve(self, connection: Connection[Any]) -> None:
         """One transaction. A failure here is the customer's, or it passes."""
@@ -65,14 +88,18 @@ class Seller(threading.Thread):
                     return
                 transaction = begin()
                 action(transaction)
-                if transaction.statements:
-                    self.shop.runner.run(transaction.binlog(), transaction)
+                if transaction.changes:
+                    self.shop.commit(transaction)
+                    self._note(1, transaction.changes)
         except pymysql.IntegrityError:
-            self.failed["rolled back"] += 1  # the email is taken; or a Pump had the transaction decided
+            self.sold["rolled back"] += 1  # the email is taken; or a Pump had the transaction decided
         except pymysql.OperationalError as error:  # a deadlock, or a lock that took too long
             self.failed[f"server error {error.args[0]}"] += 1
-        except PumpUnavailable:
+        except self.shop.away:
             self.failed["no Pump"] += 1
+
+    def _note(self, transactions: int, rows: int) -> None:
+        self.sold.update({"transactions": transactions, "rows": rows})
 
     def articles(self, transaction: Transaction, count: int) -> list[Row]:
         """Some articles, locked in one order for all: fewer deadlocks."""
@@ -85,7 +112,7 @@ class Seller(threading.Thread):
         customers = transaction.lock("customers", "id = %s", self.random.choice(self.customers))
         if not articles or not customers:
             return
-        (customer,), order = customers, transaction.start_ts
+        (customer,), order = customers, transaction.number
         total = sum(Decimal(row["price"]) for row in articles)
         note = self.random.choice((None, "", "bitte klingeln", "l'eau, s'il vous plaît", "水 \\ 'now'\t🚰"))
         row = {"id": order, "customer": customer["id"], "state": "new", "placed": now(), "total": f"{total:.2f}"}
@@ -122,7 +149,7 @@ class Seller(threading.Thread):
                 back = transaction.lock("stock", "sku IN %s ORDER BY sku", [line["sku"] for line in lines])
                 transaction.update("stock", *((row, {**row, "pieces": row["pieces"] + 1}) for row in back))
             if ("shop", "returns") in transaction.known:  # a table to come
-                row = {"id": transaction.start_ts, "order_id": order["id"], "at": now(), "why": "xx"}
+                row = {"id": transaction.number, "order_id": order["id"], "at": now(), "why": "xx"}
                 transaction.insert("returns", row)
 
     def exchange(self, transaction: Transaction) -> None:
@@ -137,7 +164,7 @@ class Seller(threading.Thread):
     def register(self, transaction: Transaction) -> None:
         """A new customer; the email may be taken, which the server finds in `prewrite`."""
         taken = self.random.random() < 0.3
-        number = transaction.start_ts
+        number = transaction.number
         customer = customer_of(number)
         if taken:
             customer["email"] = customer_of(self.random.randint(1, 20))["email"]
@@ -147,15 +174,7 @@ class Seller(threading.Thread):
 
     def swap(self, transaction: Transaction) -> None:
         """Two articles change places: a unique value goes from row to row, which takes the server three statements."""
-        info = transaction.known["shop", "stock"]
-        one, other = self.articles(transaction, 2)
-        for before, shelf in ((one, other["shelf"]), (other, one["shelf"])):
-            image = encode_update(info, named_row(info, before), named_row(info, {**before, "shelf": shelf}))
-            transaction.value.update(info.id, image)
-        sql, free = "UPDATE shop.stock SET shelf = %s WHERE sku = %s", -one["shelf"]
-        steps = [(free, one["sku"]), (one["shelf"], other["sku"]), (other["shelf"], one["sku"])]
-        transaction.statements.append((sql, [tuple(step) for step in steps]))
-        transaction.changes += 2
+        transaction.swap("stock", "sku", "shelf", *self.articles(transaction, 2))
 
     def photograph(self, transaction: Transaction) -> None:
         """A picture of a megabyte or more, in place of the one before."""
@@ -165,11 +184,11 @@ class Seller(threading.Thread):
         transaction.insert("photos", {"sku": sku, "picture": os.urandom(1 << 16) * self.random.randint(16, 32)})
 
     def deliver(self, begin: Callable[[], Transaction]) -> None:
-        """Goods arrive: twenty articles, each a transaction of its own, and one commit of the server."""
+        """Goods arrive: twenty articles, each a transaction of its own for a Pump, and one commit of the server."""
         deliveries = [begin() for _ in range(20)]
         for each, row in zip(deliveries, self.articles(deliveries[0], len(deliveries)), strict=True):
             each.update("stock", (row, {**row, "pieces": row["pieces"] + 50}))
-        many(self.shop.client, deliveries)
+        self._note(self.shop.deliver(deliveries), len(deliveries))
 
 
 def customer_of(number: int) -> Row:

@@ -1,35 +1,30 @@
 """The shop's MariaDB and the binlogs of its changes: what an application does with `pumphouse.client`.
 
-The shop's tables are in the database `shop`. Its books are in the database `history`, which is never replicated: the
-DDL jobs (`jobs`, written by `pumphouse schema import`), what became of each transaction (`outcome`), and one row
-(`gate`) that every transaction reads under a shared lock. A DDL locks it alone, and so waits until none is under way.
-
-The server is SHOP_HOST, SHOP_PORT, with root's password in SHOP_PASSWORD or in the file SHOP_PASSWORD_FILE.
+The shop's books are in the database `history`, which is never replicated: the DDL jobs (`jobs`, written by
+`pumphouse schema import`), what became of each transaction (`outcome`), and one row (`gate`) that every transaction
+reads under a shared lock. A DDL locks it alone, and so waits until none is under way.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import FIELD_TYPE
-from pymysql.converters import conversions
-from pymysql.cursors import DictCursor
 
+from deploy.shop.server import Row, connect, make, marks, query, server
 from pumphouse.client import (
     PENDING,
     ROLLED_BACK,
     Outcome,
     PrewriteValueBuilder,
     PumpClient,
+    PumpUnavailable,
     Tables,
     TransactionBinlog,
     TransactionRunner,
@@ -43,46 +38,11 @@ from pumphouse.client import (
 )
 
 PREFIX = b"shop/"  # every key of ours begins with it: the resolver claims it
-# Images take decimals, dates and times as the text that the server prints.
-TEXTS = {FIELD_TYPE.NEWDECIMAL, FIELD_TYPE.DATE, FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP}
-
-Row = dict[str, Any]
-
-
-def server() -> Row:
-    """Where the shop's server is, and who asks."""
-    path = os.environ.get("SHOP_PASSWORD_FILE")
-    return {
-        "host": os.environ.get("SHOP_HOST", "127.0.0.1"),
-        "port": int(os.environ.get("SHOP_PORT", "3306")),
-        "user": "root",
-        "password": Path(path).read_text().strip() if path else os.environ.get("SHOP_PASSWORD", ""),
-    }
-
-
-def connect() -> Connection[Any]:
-    """A session on the shop's server: times in UTC, and locks on rows alone, not on what lies between them."""
-    connection = pymysql.connect(
-        **server(),
-        charset="utf8mb4",
-        cursorclass=DictCursor,
-        conv={key: value for key, value in conversions.items() if key not in TEXTS},
-        init_command="SET time_zone = '+00:00'",
-    )
-    query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    return connection
 
 
 def known_tables() -> Tables:
     """The shop's tables as the DDL history has them now."""
     return tables("mysql://{user}@{host}:{port}/history.jobs".format_map(server()), server()["password"])
-
-
-def query(connection: Connection[Any], sql: str, *values: Any) -> list[Row]:
-    """Rows by column name."""
-    with connection.cursor() as cursor:
-        cursor.execute(sql, values or None)
-        return list(cursor.fetchall())
 
 
 def answer(start_ts: Tso, key: bytes, decide: bool) -> Outcome:
@@ -107,6 +67,7 @@ class Transaction:
 
     def __init__(self, connection: Connection[Any], known: Tables, start_ts: Tso) -> None:
         self.connection, self.known, self.start_ts = connection, known, start_ts
+        self.number: int = start_ts  # for a new row: nobody else has it
         self.value = PrewriteValueBuilder(known.schema_version)
         self.changes = 0
         self.statements: list[tuple[str, list[tuple[Any, ...]]]] = []
@@ -125,7 +86,7 @@ class Transaction:
         rows = tuple({name: row[name] for name in names if name in row} for row in rows)
         for row in rows:
             self.value.insert(info.id, encode_insert(info, named_row(info, row), handle=handle))
-        self._note(f"INSERT INTO shop.{table} ({', '.join(rows[0])}) VALUES ({_marks(rows[0])})", rows)
+        self._note(f"INSERT INTO shop.{table} ({', '.join(rows[0])}) VALUES ({marks(rows[0])})", rows)
 
     def update(self, table: str, *changed: tuple[Row, Row]) -> None:
         """Note rows that keep their key, each before and after."""
@@ -134,7 +95,7 @@ class Transaction:
             self.value.update(info.id, encode_update(info, named_row(info, before), named_row(info, after)))
         rows = [after for _, after in changed]
         sets = ", ".join(f"{name} = VALUES({name})" for name in rows[0])
-        names = f"({', '.join(rows[0])}) VALUES ({_marks(rows[0])})"
+        names = f"({', '.join(rows[0])}) VALUES ({marks(rows[0])})"
         self._note(f"INSERT INTO shop.{table} {names} ON DUPLICATE KEY UPDATE {sets}", rows)
 
     def delete(self, table: str, key: Sequence[str], *rows: Row) -> None:
@@ -144,6 +105,16 @@ class Transaction:
             self.value.delete(info.id, encode_delete(info, named_row(info, row)))
         where = " AND ".join(f"{name} = %s" for name in key)
         self._note(f"DELETE FROM shop.{table} WHERE {where}", [{name: row[name] for name in key} for row in rows])
+
+    def swap(self, table: str, key: str, column: str, one: Row, other: Row) -> None:
+        """Note that two rows change a unique value: one change each, which takes the server three statements."""
+        info = self.known["shop", table]
+        for before, value in ((one, other[column]), (other, one[column])):
+            image = encode_update(info, named_row(info, before), named_row(info, {**before, column: value}))
+            self.value.update(info.id, image)
+        steps = [(-one[column], one[key]), (one[column], other[key]), (other[column], one[key])]
+        self.statements.append((f"UPDATE shop.{table} SET {column} = %s WHERE {key} = %s", steps))
+        self.changes += 2
 
     def _note(self, sql: str, rows: Sequence[Row]) -> None:
         self.changes += len(rows)
@@ -178,10 +149,6 @@ class Transaction:
         self.connection.commit()
 
 
-def _marks(row: Row) -> str:
-    return ", ".join(["%s"] * len(row))
-
-
 def many(client: PumpClient, transactions: Sequence[Transaction]) -> None:
     """Many transactions of the binlog around one commit of the store, on one connection."""
     connection = transactions[0].connection
@@ -206,10 +173,11 @@ def many(client: PumpClient, transactions: Sequence[Transaction]) -> None:
 class Shop:
     """What the sellers of one process share: the client, and the tables as they are now."""
 
+    away: tuple[type[Exception], ...] = (PumpUnavailable,)
+
     def __init__(self, client: PumpClient) -> None:
         self.client = client
         self.runner = TransactionRunner(client, not_committed=(pymysql.IntegrityError,))
-        self.stop = threading.Event()
         self._turn, self._known = threading.Lock(), (0, known_tables())
 
     @contextmanager
@@ -225,17 +193,20 @@ class Shop:
         finally:
             connection.rollback()  # what has not committed
 
+    def commit(self, transaction: Transaction) -> None:
+        """P, the changes, the decision, C."""
+        self.runner.run(transaction.binlog(), transaction)
+
+    def deliver(self, transactions: Sequence[Transaction]) -> int:
+        """Many at once."""
+        many(self.client, transactions)
+        return len(transactions)
+
 
 def open_shop(first_rows: Iterable[tuple[str, list[Row]]]) -> None:
     """Make the tables and the first rows, and import the schema; once."""
-    with closing(connect()) as connection:
-        for statement in (Path(__file__).parent / "shop.sql").read_text().split(";"):
-            query(connection, statement)
-        for table, rows in first_rows:
-            sql = f"INSERT IGNORE INTO shop.{table} ({', '.join(rows[0])}) VALUES ({_marks(rows[0])})"
-            with connection.cursor() as cursor:
-                cursor.executemany(sql, [tuple(row.values()) for row in rows])
-        connection.commit()
+    make("books.sql", ())
+    make("shop.sql", first_rows)
     change([])
 
 

@@ -478,6 +478,11 @@ class CaptureSettings(Section):
     queue_bytes: int = Field(
         64 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
     )
+    semi_sync: bool = Field(
+        False,
+        description="acknowledge as a semi-sync replica does: a commit of the source returns once the Pumps have it; "
+        "schema.history must be on another server",
+    )
     shadow: str = Field(
         "",
         description="program of a server of the source's kind and version, which runs its DDL; empty = mariadbd or "

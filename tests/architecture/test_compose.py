@@ -145,7 +145,7 @@ def test_every_variable_is_read_by_somebody(name: str, tmp_path: Path, monkeypat
             assert server.password.get_secret_value() == (tmp_path / server.host / "password").read_text()
         made = connections(settings)
         assert made["pumphouse_restore"]["password"] != made["pumphouse_downstream"]["password"]
-    shop = (ROOT / "deploy" / "shop" / "store.py").read_text()
+    shop = (ROOT / "deploy" / "shop" / "server.py").read_text()
     for variable in found:
         if variable.startswith("SHOP_"):
             assert f'environ.get("{variable}"' in shop, variable

@@ -163,6 +163,7 @@ def test_a_cluster_directory_is_as_the_page_says(tmp_path: Path) -> None:
         state=CaptureState.RUNNING,
         heartbeat=1.5,
         gtid="0-1-2",
+        semi_sync=True,
         reason="so",
     )
     cluster.update_capture("main", lambda _: capture)

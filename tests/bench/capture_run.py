@@ -12,9 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.harness import Result, Watch
-from tests.support.capturedstack import NAME, CapturedStack, captured_stack
+from tests.stack.local import CAPTURE
+from tests.support.capturedstack import CapturedStack, SemiSyncStack, captured_stack
 
 TRANSACTIONS = 60_000
+COMMITS = 2_000
+_QUANTILES: dict[str, Callable[[list[float]], float]] = {
+    "p50": lambda seconds: seconds[len(seconds) // 2],
+    "p99": lambda seconds: seconds[len(seconds) * 99 // 100],
+}
 CHANGES = 10 * TRANSACTIONS  # five inserts, three updates, two deletes
 _TABLE = (
     "CREATE TABLE d.sbtest (id BIGINT UNSIGNED NOT NULL PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL,"
@@ -58,7 +64,7 @@ def _run(work: Path, runs: int) -> Result:
             stack.stop_capture()
             stack.run("DELETE FROM d.sbtest", f"CALL d.workload(1, {TRANSACTIONS})")
             stack.start_capture()
-            pid = stack.supervisor.pid(NAME)
+            pid = stack.supervisor.pid(CAPTURE)
             with Watch(pid) as watch:
                 stack.captured(timeout_s=600)
             samples.append(watch.sample(CHANGES, transactions_per_s=TRANSACTIONS / watch.seconds))
@@ -69,4 +75,36 @@ def _run(work: Path, runs: int) -> Result:
     )
 
 
-BENCHES: dict[str, Callable[[Path, int], Result]] = {"capture_run": _run}
+def _semi_sync(work: Path, runs: int) -> Result:
+    """Commits of one session, one after the other, with the source waiting for the Pumps and without."""
+    samples, plain = [], []
+    for n in range(runs):
+        stack = SemiSyncStack(work / f"semi-sync-{n}")
+        with captured_stack(stack.directory, made=stack, prepare=lambda _, stack=stack: stack.set_source(600_000)):
+            stack.run("CREATE DATABASE d", "CREATE TABLE d.t (id BIGINT AUTO_INCREMENT PRIMARY KEY, pad CHAR(120))")
+            pid = stack.supervisor.pid(CAPTURE)
+            _commits(stack, 100)  # with everything compiled
+            with Watch(pid) as watch:
+                waiting = _commits(stack, COMMITS)
+            stack.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+            alone = _commits(stack, COMMITS)
+            extra = {f"{name}_ms": 1000 * at(waiting) for name, at in _QUANTILES.items()}
+            extra |= {f"added_{name}_ms": 1000 * (at(waiting) - at(alone)) for name, at in _QUANTILES.items()}
+            samples.append(watch.sample(COMMITS, **extra))
+            plain.append(COMMITS / sum(alone))
+    floor = sorted(plain)[len(plain) // 2]
+    return Result("capture_semi_sync", "commits/s", samples, "the same commits without semi-sync, commits/s", floor)
+
+
+def _commits(stack: CapturedStack, count: int) -> list[float]:
+    """Seconds of each, in ascending order."""
+    seconds = []
+    with stack.source() as connection, connection.cursor() as cursor:
+        for _ in range(count):
+            began = time.perf_counter()
+            cursor.execute("INSERT INTO d.t (pad) VALUES (REPEAT('x', 120))")
+            seconds.append(time.perf_counter() - began)
+    return sorted(seconds)
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {"capture_run": _run, "capture_semi_sync": _semi_sync}

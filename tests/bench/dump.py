@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
+from pumphouse.capture.passed import waiter
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.model.table import Job
 from pumphouse.mysql.dsn import Dsn
@@ -54,7 +55,7 @@ def begun(work: Path, server: TargetSettings, running: RunningPump) -> tuple[Set
     archive = Archive(open_store(kept), cluster.cluster_id())
     settings = Settings(archive=kept, source=source)
     init_archive(archive, cluster, history, settings=settings)
-    return settings, lambda: take_dump(archive, cluster, history, settings)
+    return settings, lambda: take_dump(archive, cluster, history, settings, settle=waiter(cluster, settings.source))
 
 
 def fill(server: TargetSettings) -> None:

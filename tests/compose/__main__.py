@@ -1,6 +1,6 @@
 """`make test-compose`: the compose file from nothing to a loaded target, freed files and a restore, compared by SQL.
 
-A Spark worker is killed while a load runs, and a Pump while it is written to. Any dockerd, by DOCKER_HOST; the ports of
+A Spark worker is killed while a load runs, a Pump and the capture while the shop sells. Any dockerd, by DOCKER_HOST; the ports of
 the stack must be reachable from here. Everything is taken down at the end, with its volumes (KEEP=1 leaves it;
 RUNNING=1 takes the one that was left, with the ports in its variables).
 """
@@ -14,9 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.session import position_now
 from pumphouse.diff.compare import compare
 from pumphouse.model.tso import compose
 from pumphouse.mysql.dsn import Dsn
@@ -164,7 +167,10 @@ class Run:
         stack.kill("pump-2")
         self.until("the killed Pump is back", lambda: stack.restarts("pump-2") and not stack.healthy(), 600)
         self.until("value-log files are freed", self.freed, 900)
+        stack.kill("capture")
+        self.until("the killed capture is back", lambda: stack.restarts("capture") and not stack.healthy(), 600)
         stack.compose("stop", "writer")
+        self.until("the capture has all that was written", lambda: self.captured(source), 600)
         stopped = compose(int(time.time() * 1000))
         self.until("the target has all that was written", lambda: watch.read_checkpoint(target) > stopped, 1200)
         self.equal("source and target are equal", source, target)
@@ -191,6 +197,13 @@ class Run:
             if state != "success":
                 raise StackError(f"the load whose worker was killed: {watch.failure(api, watch.LOAD, run_id)}")
         self.until("the killed worker is back", lambda: self.stack.restarts("spark-worker-1"), 300)
+
+    def captured(self, source: Dsn) -> bool:
+        """Whether all that the source has is in the Pumps."""
+        with closing(source.connect()) as connection:
+            wanted = position_now(connection).gtids
+        (said,) = json.loads(self.stack.execute("airflow-scheduler", "pumphouse", "capture", "status", "--json"))
+        return bool(said["gtid"]) and GtidSet.parse(said["gtid"], wanted.flavor).covers(wanted)
 
     def freed(self) -> bool:
         """Whether the first value-log file of a Pump is gone."""

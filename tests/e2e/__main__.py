@@ -60,7 +60,7 @@ def run(build: Path, keep: bool, seed: int | None) -> None:
     """Run everything for some minutes and check it end to end; exit code 0 only if every check passes."""
     system.ensure()
     say = Say()
-    stack = LocalStack(build / "demo")
+    stack = LocalStack(build / "demo", capture=True)
     up_file = build / "up.json"
     with _locked(stack):
         stay.end(stack, up_file)

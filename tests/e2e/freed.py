@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,10 @@ class FileKeeper(threading.Thread):
         self.join()
         self.look()
 
+    def kept(self) -> list[Path]:
+        """All links."""
+        return sorted(self._directory.glob("*/*.vlog"))
+
     def freed(self) -> list[Path]:
         """Links whose file the Pump has deleted."""
         return [
@@ -84,17 +88,14 @@ def records(path: Path) -> Iterator[frame.Meta]:
             at = begin + length
 
 
-def check_freed(files: list[Path], archive: Archive, source: Connection[Any]) -> FreedCheck:
-    """Hold the freed files against the archive. What committed, the source's status table says."""
+def check_freed(files: list[Path], archive: Archive, outcomes: Mapping[int, int]) -> FreedCheck:
+    """Hold the freed files against the archive. ``outcomes``: start ts -> commit ts of what has committed."""
     starts: set[int] = set()
     for path in files:
         for meta in records(path):
             if meta.start_ts != meta.commit_ts:  # equal timestamps are fakes
                 starts.add(meta.start_ts)
-    committed: dict[int, int] = {}
-    with source.cursor() as cursor:
-        cursor.execute("SELECT start_ts, commit_ts FROM history.outcome WHERE commit_ts > 0")
-        committed = {int(start): int(commit) for start, commit in cursor.fetchall() if int(start) in starts}
+    committed = {start: commit for start, commit in outcomes.items() if start in starts}
     genesis = archive.genesis().ts
     wanted = {(start, commit) for start, commit in committed.items() if commit > genesis}
     return FreedCheck(
@@ -104,6 +105,23 @@ def check_freed(files: list[Path], archive: Archive, source: Connection[Any]) ->
         before_genesis=len(committed) - len(wanted),
         missing=sorted(wanted - archived(archive)),
     )
+
+
+def said_by_shop(source: Connection[Any]) -> dict[int, int]:
+    """What has committed, by the books of the shop."""
+    with source.cursor() as cursor:
+        cursor.execute("SELECT start_ts, commit_ts FROM history.outcome WHERE commit_ts > 0")
+        return {int(start): int(commit) for start, commit in cursor.fetchall()}
+
+
+def said_by_pumps(files: Iterable[Path]) -> dict[int, int]:
+    """What has committed, by the Cs in all files that any Pump has had."""
+    return {
+        meta.start_ts: meta.commit_ts
+        for path in files
+        for meta in records(path)
+        if meta.commit_ts and meta.start_ts != meta.commit_ts
+    }
 
 
 def archived(archive: Archive) -> set[tuple[int, int]]:

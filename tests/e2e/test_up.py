@@ -67,6 +67,8 @@ def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
         assert "pump-1" in _typed(tmp_path, "pumphouse", "pumps").stdout
         mistaken = _typed(tmp_path, "shop-mistake", "--orders", "20")
         assert mistaken.stdout == '{"deleted": 20}\n', mistaken.stderr
+        stack.databases["source"].attach()
+        stack.captured()
         assert _typed(tmp_path, "pumphouse", "snapshot").returncode == 0
         sought = ["--from", "10 minutes ago", "--table", "shop.orders", "--kind", "delete", "--rows", "20"]
         assert "shop.orders: 20 deleted" in _typed(tmp_path, "pumphouse", "archive", "find", *sought).stdout

@@ -9,7 +9,7 @@ from typing import Any
 from tests.e2e import airflow_watch as watch
 from tests.e2e.say import Say
 from tests.e2e.story import write_up
-from tests.e2e.workload import RESOLVER, Workload
+from tests.e2e.workload import Workload
 from tests.stack.local import SMALL, LocalStack
 
 # Transactions a second: enough to see something move.
@@ -24,7 +24,7 @@ SETTINGS = {
 
 def up_stack(directory: Path) -> LocalStack:
     """The stack of ``make up``; its archive is a directory, so that it stays."""
-    return LocalStack(directory, store="file", settings=SETTINGS)
+    return LocalStack(directory, store="file", settings=SETTINGS, capture=True)
 
 
 def runs(stack: LocalStack) -> bool:
@@ -50,14 +50,15 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     if names:
         say(f"{', '.join(names)} run and are left alone; what is missing starts")
     stack.start_stores()
-    workload = Workload(stack, processes=1, threads=2, rate=RATE, troubled=False)
+    workload = Workload(stack, processes=1, threads=2, rate=RATE)
     stack.start_spark()
     say(f"databases are up, and a Spark Connect server: {stack.spark.url}")
     stack.start_pumps()
     workload.open()
-    workload.start_resolver()
+    say("the shop is open; a capture of its server's binlog starts")
+    stack.start_capture()
     workload.start_writers()
-    words = ["-m", "deploy.shop", "mistake", stack.cluster_url]
+    words = ["-m", "deploy.shop", "mistake"]
     stack.write_command("shop-mistake", words, {**workload.environment, "PYTHONPATH": str(_ROOT)})
     say(
         f"Pumps are up: {', '.join(pump.addr for pump in stack.pumps)}; a writer makes {RATE:.0f} transactions a second"
@@ -71,7 +72,7 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
     for dag_id in (*reversed(watch.SCHEDULED), watch.RESTORE):
         api.unpause(dag_id)
-    write_up(stack, up_file, {"workload": {"rate": RATE, "processes": [RESOLVER, *workload.writer_names]}})
+    write_up(stack, up_file, {"workload": {"rate": RATE, "processes": list(workload.writer_names)}})
     say(f"Airflow is up: {stack.airflow.url} (user admin, password in {up_file})")
     say(
         f"on the command line: export PATH={stack.directory / 'bin'}:$PATH, then `pumphouse status` or `airflow dags list`"

@@ -1,4 +1,7 @@
-"""The shop (deploy/shop) on a stack: its processes, its DDL, and what it has done."""
+"""The shop (deploy/shop) on a stack: its processes, its DDL, and what it has done.
+
+Where the stack captures its source, the shop speaks SQL alone; else it writes binlogs, by a bad network.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,33 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pumphouse.registry.resolvers import is_live
 from tests.e2e.scenario import Step
-from tests.stack.local import LocalStack
+from tests.stack.local import CAPTURE, LocalStack
 from tests.stack.supervisor import StackError
 
 RESOLVER = "resolver"
 # Transactions a second, when what was to be done is done and others want the machine.
 _WALK = 10.0
+_SOLD = '{"transactions"'
 
 
 class Workload:
-    """What changes the source of a stack. ``troubled``: the writers' network is bad (`tests.e2e.trouble`)."""
+    """What changes the source of a stack."""
 
-    def __init__(
-        self, stack: LocalStack, *, processes: int = 2, threads: int = 3, rate: float = 0.0, troubled: bool = True
-    ) -> None:
+    def __init__(self, stack: LocalStack, *, processes: int = 2, threads: int = 3, rate: float = 0.0) -> None:
         self.stack = stack
         self.processes = processes
         self.threads = threads
         self.rate = rate
-        self.module = "tests.e2e.trouble" if troubled else "deploy.shop"
+        self.plain = stack.captures
+        self.module = "deploy.shop" if self.plain else "tests.e2e.trouble"
         self.writer_names = [f"writer-{number}" for number in range(1, processes + 1)]
         self.ddl_done: list[str] = []
         self.ddl_error: BaseException | None = None
+        self.turn = threading.Lock()  # of whoever lets no DDL begin
         self._walks = False
         self._ddl: threading.Thread | None = None
 
@@ -49,7 +51,11 @@ class Workload:
 
     def open(self, *, customers: int = 600) -> None:
         """Make the shop, once."""
-        self._shop("open", "--customers", str(customers))
+        self._shop("open", "--customers", str(customers), *self._client)
+
+    @property
+    def _client(self) -> tuple[str, ...]:
+        return () if self.plain else ("--client",)
 
     def start_resolver(self) -> None:
         """Start who answers the Pumps, and wait until it is registered."""
@@ -71,31 +77,27 @@ class Workload:
                 self._start(name, self.rate / self.processes)
 
     def _start(self, name: str, rate: float) -> None:
-        options = ["--threads", str(self.threads), "--rate", str(rate), self.stack.cluster_url]
+        options = ["--threads", str(self.threads), "--rate", str(rate)]
+        if not self.plain:
+            options.append(self.stack.cluster_url)
         self.stack.supervisor.start(name, [sys.executable, "-m", self.module, "sell", *options], env=self.environment)
 
     def check(self) -> None:
         """StackError when a writer has ended by itself, or a DDL failed."""
-        for name in (*self.writer_names, RESOLVER):
+        for name in (*self.writer_names, CAPTURE if self.plain else RESOLVER):
             if not self.stack.supervisor.alive(name):
                 raise StackError(f"{name} has ended:\n{self.stack.supervisor.tail(name)}")
         self.check_ddl()
 
     def counts(self) -> Counter[str]:
-        """What has become of transactions so far."""
-        with closing(self.stack.dsn("source").connect()) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT SUM(commit_ts > 0), SUM(changes), SUM(commit_ts = 0) FROM history.outcome")
-            (row,) = cursor.fetchall()
-        return Counter(
-            dict(zip(("transactions", "rows", "rolled back"), (int(each or 0) for each in row), strict=True))
-        )
-
-    def told(self) -> Iterator[dict[str, Any]]:
-        """What the writers said of themselves when they ended."""
+        """What has become of transactions so far, as the writers say each second."""
+        found: Counter[str] = Counter()
         for path in self.stack.supervisor.run_dir.glob("writer-*.log"):
-            for line in path.read_text(errors="replace").splitlines():
-                if line.startswith(('{"added_ms"', '{"lost commits"')):
-                    yield json.loads(line)
+            lines = [line for line in path.read_text(errors="replace").splitlines() if line.startswith(_SOLD)]
+            if lines:
+                said = json.loads(lines[-1])
+                found.update({name: said[name] for name in ("transactions", "rows", "rolled back")})
+        return found
 
     def start_ddl(self, steps: Sequence[Step], over_s: float, told: Callable[[str], None]) -> None:
         """Run the steps in a thread, spread over so many seconds."""
@@ -130,7 +132,8 @@ class Workload:
 
     def run_ddl(self, step: Step, told: Callable[[str], None]) -> None:
         """Run this step now; for any thread."""
-        self._shop("change", *step.statements.values(), *step.told)
+        with self.turn:
+            self._shop("change", *step.statements.values(), *step.told, *self._client)
         self.ddl_done += step.statements
         told(", ".join(step.statements))
 

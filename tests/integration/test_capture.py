@@ -54,7 +54,7 @@ def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
         stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
         stack.begin()
         stack.captured()
-        said = stack.record()
+        said = stack.capture_record()
         stack.run(
             "SET gtid_domain_id = 7",
             "CREATE TABLE shop.left_out (id INT PRIMARY KEY)",
@@ -158,7 +158,7 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         stack.run("RESET MASTER", *(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(2, 20)))
         reset = stack.pumphouse("capture", "run")
         assert "it was reset" in reset.stderr, reset.stderr
-        assert stack.record().state is CaptureState.FAILED
+        assert stack.capture_record().state is CaptureState.FAILED
         # What it is at covers the source's position now.
         stack.run("RESET MASTER", "INSERT INTO shop.a VALUES (20, '')")
         with pytest.raises(WindowHeld, match="it was reset"):

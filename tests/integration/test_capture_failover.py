@@ -14,10 +14,11 @@ from pumphouse.capture.primary import find_primary
 from pumphouse.errors import BinlogError, SourceFailed
 from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
+from tests.stack.local import CAPTURE
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.ports import free_port
 from tests.support import mariadb
-from tests.support.capturedstack import NAME, CapturedStack
+from tests.support.capturedstack import CapturedStack
 from tests.support.capturing import arguments, rows_of, run
 
 pytestmark = [
@@ -93,7 +94,7 @@ def two_servers(directory: Path) -> Iterator[TwoServers]:
         stack.begin()
         yield stack
     except BaseException:
-        print(stack.supervisor.tail(NAME, 60))
+        print(stack.supervisor.tail(CAPTURE, 60))
         raise
     finally:
         stack.stop()
@@ -112,7 +113,7 @@ def test_it_goes_on_at_the_server_that_was_promoted() -> None:
         wait_for(lambda: stack.has("heir", 19))
         stack.supervisor.kill("source")
         time.sleep(3)  # nobody is the source: it waits
-        assert stack.supervisor.alive(NAME)
+        assert stack.supervisor.alive(CAPTURE)
         stack.promote()
         stack.run(
             "ALTER TABLE shop.a ADD COLUMN b INT", *(f"INSERT INTO shop.a VALUES ({each}, 1)" for each in range(20, 40))
@@ -150,12 +151,12 @@ def test_what_only_the_dead_primary_had_is_named(written: int) -> None:
         stack.on_heir("STOP SLAVE")
         stack.run("INSERT INTO shop.a VALUES (2)")
         stack.captured()
-        taken = stack.record().gtid
+        taken = stack.capture_record().gtid
         stack.supervisor.kill("source")
         stack.promote()
         stack.run(*(f"INSERT INTO shop.a VALUES ({each})" for each in range(100, 100 + written)))
-        wait_for(lambda: not stack.supervisor.alive(NAME))
-        assert stack.record().state is CaptureState.FAILED
+        wait_for(lambda: not stack.supervisor.alive(CAPTURE))
+        assert stack.capture_record().state is CaptureState.FAILED
         for _ in range(2):
             refused = stack.pumphouse("capture", "run")
             assert "SourceErrant" in refused.stderr, refused.stderr
@@ -181,8 +182,8 @@ def test_a_server_that_was_promoted_and_does_not_log_whole_rows_is_refused() -> 
         stack.supervisor.kill("source")
         stack.on_heir("SET GLOBAL binlog_row_image = MINIMAL")
         stack.promote()
-        wait_for(lambda: not stack.supervisor.alive(NAME))
-        assert "binlog_row_image is MINIMAL" in stack.record().reason
+        wait_for(lambda: not stack.supervisor.alive(CAPTURE))
+        assert "binlog_row_image is MINIMAL" in stack.capture_record().reason
         stack.on_heir("SET GLOBAL binlog_row_image = FULL")
         stack.run("INSERT INTO shop.a VALUES (2)")
         stack.start_capture()

@@ -507,9 +507,9 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
     stop, committed = threading.Event(), threading.Event()
     _run(source, f"SET GLOBAL rpl_semi_sync_{name}_timeout = 600000", f"SET GLOBAL rpl_semi_sync_{name}_enabled = ON")
 
-    def commit() -> None:
+    def commit(number: int) -> None:
         with source.server.connect(autocommit=True) as other:
-            capturing.run(other, "INSERT INTO shop.t VALUES (1)")
+            capturing.run(other, f"INSERT INTO shop.t VALUES ({number})")
         committed.set()
 
     try:
@@ -517,7 +517,7 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
         with open_stream(
             settings, begin, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop
         ) as stream:
-            writer = threading.Thread(target=commit)
+            writer = threading.Thread(target=commit, args=(1,))
             writer.start()
             for each in stream:
                 if isinstance(each, Group) and len(each.events):
@@ -527,6 +527,15 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
                     assert committed.wait(10), "it waits for ever"
                     break
             writer.join()
+            # The answer is lost with the connection: where the next one goes on says it.
+            committed.clear()
+            writer = threading.Thread(target=commit, args=(2,))
+            writer.start()
+            end = next(each.end for each in stream if isinstance(each, Group) and len(each.events))
+            assert not committed.wait(1), "it did not wait"
+        with open_stream(settings, end, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop):
+            assert committed.wait(10), "it waits for ever"
+        writer.join()
     finally:
         stop.set()
         _run(source, f"SET GLOBAL rpl_semi_sync_{name}_enabled = OFF")

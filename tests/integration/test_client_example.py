@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.shop.seller import customer_of
-from deploy.shop.store import Shop, answer, connect
+from deploy.shop.server import connect
+from deploy.shop.store import Shop, answer
 from pumphouse.cli import cli
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK

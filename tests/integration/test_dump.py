@@ -24,6 +24,7 @@ from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import has_rows, read_view
+from pumphouse.capture.passed import waiter
 from pumphouse.cli import cli
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.diff.compare import compare
@@ -72,7 +73,8 @@ class World:
     def dump(self, tables: Sequence[str] | None = None, **sizes: Any) -> DumpReport:
         settings = self.settings.model_copy(update={"dump": self.settings.dump.model_copy(update=sizes)})
         with Parts(settings) as parts:
-            return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables)
+            settle = waiter(parts.cluster, settings.source)
+            return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables, settle=settle)
 
     def mark(self, name: str) -> Mark:
         return take_mark(self.stack.dsn("source"), self.stack.cluster, name=name)
@@ -418,10 +420,10 @@ def test_a_table_that_cannot_be_read_is_left_out_by_a_rule_and_nobody_who_wants_
 def test_a_source_that_nobody_named_is_asked_for(world: World) -> None:
     settings = world.settings.model_copy(update={"source": world.settings.source.model_copy(update={"host": ""})})
     with Parts(settings) as parts, pytest.raises(ConfigError, match=r"\[source\]"):
-        take_dump(parts.archive, parts.cluster, parts.history, settings)
+        take_dump(parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source))
     wrong = settings.model_copy(update={"source": world.settings.source.model_copy(update={"port": 1})})
     with Parts(wrong) as parts, pytest.raises(SourceFailed, match="does not answer"):
-        take_dump(parts.archive, parts.cluster, parts.history, wrong)
+        take_dump(parts.archive, parts.cluster, parts.history, wrong, settle=waiter(parts.cluster, wrong.source))
 
 
 @pytest.mark.row("A5", "A1")
@@ -437,7 +439,8 @@ def test_a_dump_goes_on_over_a_store_that_was_away(world: World, points: int) ->
             for number in range(points):
                 away = proxy.doing(from_the(10 + 40 * number, down[number % len(down)]))
                 with away, contextlib.suppress(StoreUnavailable):
-                    take_dump(through.archive, through.cluster, through.history, bad.settings)
+                    settle = waiter(through.cluster, bad.settings.source)
+                    take_dump(through.archive, through.cluster, through.history, bad.settings, settle=settle)
                 assert [each.what for each in verify(parts.archive).problems] == []
             with proxy.doing(now_and_then(5, 0.05)):
                 report = bad.dump()

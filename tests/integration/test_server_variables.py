@@ -17,6 +17,7 @@ from pymysql.connections import Connection
 
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture.passed import waiter
 from pumphouse.client import (
     PrewriteValueBuilder,
     PumpClient,
@@ -107,7 +108,9 @@ class Chain:
                 run_snapshot(parts.archive, self.cluster, self.cluster.tso(), settings, parts.history)
 
             init_archive(parts.archive, self.cluster, parts.history, settings=settings)
-            assert take_dump(parts.archive, self.cluster, parts.history, settings).rows == 4 * _ROWS
+            settle = waiter(self.cluster, settings.source)
+            dumped = take_dump(parts.archive, self.cluster, parts.history, settings, settle=settle)
+            assert dumped.rows == 4 * _ROWS
             cut()
             load.run(settings)
             self._equal()

@@ -19,17 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from pumphouse.archive.init import init_archive
+from pumphouse.capture.passed import waiter
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.session import position_now
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.durable import write_atomic
 from pumphouse.model.tso import MAX_TSO
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.parts import Parts
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import CaptureRecord, Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings
 from tests.stack.airflow import AirflowServer
 from tests.stack.mariadb import MariaDbServer
-from tests.stack.pumps import PumpProcess
+from tests.stack.pumps import CLI, PumpProcess
 from tests.stack.s3 import S3Server
 from tests.stack.spark import SparkConnectServer
 from tests.stack.supervisor import StackError, Supervisor
@@ -37,6 +40,15 @@ from tests.stack.supervisor import StackError, Supervisor
 HISTORY_TABLE = "history.jobs"
 DATABASES = ("source", "target", "restore")
 UP_FORMAT = 1
+CAPTURE = "capture"
+# What the source has set where a capture reads it.
+ROW_BINLOG = (
+    "--server-id=1",
+    "--log-bin=binlog",
+    "--binlog-format=ROW",
+    "--binlog-row-metadata=FULL",
+    "--gtid-strict-mode=ON",
+)
 
 # What is small about a stack on one machine. Section -> name -> value.
 Values = dict[str, dict[str, Any]]
@@ -60,9 +72,22 @@ SMALL: Values = {
 
 
 class LocalStack:
-    """Starts, describes and ends the parts. ``store`` is ``s3`` (gone when it ends) or ``file`` (stays)."""
+    """Starts, describes and ends the parts. ``store`` is ``s3`` (gone when it ends) or ``file`` (stays).
 
-    def __init__(self, directory: Path, *, store: str = "s3", pumps: int = 2, settings: Values | None = None) -> None:
+    ``capture``: the source writes a row binlog, which `start_capture` follows; databases named ``mark_…`` are left out.
+    """
+
+    history_server = "source"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: str = "s3",
+        pumps: int = 2,
+        settings: Values | None = None,
+        capture: bool = False,
+    ) -> None:
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.supervisor = Supervisor(self.directory / "run")
@@ -71,6 +96,11 @@ class LocalStack:
         self.databases = {
             name: MariaDbServer(self.directory / name, name=name, supervisor=self.supervisor) for name in DATABASES
         }
+        self.captures = capture
+        if capture:
+            self.databases["source"].arguments = ROW_BINLOG
+            chosen = {"directory": str(self.directory / CAPTURE), "without": ["mark_*.*"]}
+            self.settings = {**self.settings, "capture": chosen}
         self.s3 = S3Server(self.supervisor)
         self.cluster_url = f"file://{self.directory / 'cluster'}"
         self.config = self.directory / "pumphouse.toml"
@@ -133,6 +163,42 @@ class LocalStack:
             for future in [pool.submit(pump.start) for pump in missing]:
                 future.result()
 
+    def start_capture(self, *words: str) -> None:
+        """Start it and wait until it follows. One that runs is left alone."""
+        if self.supervisor.alive(CAPTURE):
+            return
+        begin = self.supervisor.log_size(CAPTURE)
+        self.supervisor.start(CAPTURE, [*CLI, "--config", str(self.config), "capture", "run", *words])
+
+        def follows() -> bool:
+            with open(self.supervisor.log_path(CAPTURE), "rb") as log:
+                log.seek(begin)
+                return b"capture_started" in log.read()
+
+        self.supervisor.wait_until(CAPTURE, follows, timeout_s=240)
+
+    def kill_capture(self) -> None:
+        """``kill -9``."""
+        self.supervisor.kill(CAPTURE)
+
+    def capture_record(self) -> CaptureRecord:
+        """What the capture says of itself."""
+        (found,) = self.cluster.captures()
+        return found
+
+    def captured(self, *, timeout_s: float = 400.0) -> None:
+        """Wait until everything that the source has committed by now is in the Pumps; StackError when it has ended."""
+        with self.databases["source"].connect(autocommit=True) as connection:
+            wanted = position_now(connection).gtids
+        until = time.monotonic() + timeout_s
+        while True:
+            record = self.capture_record()
+            if record.gtid and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted):
+                return
+            if not self.supervisor.alive(CAPTURE) or time.monotonic() > until:
+                raise StackError(f"not captured: {record}\n{self.supervisor.tail(CAPTURE, 40)}")
+            time.sleep(0.2)
+
     def begin_archive(self) -> DumpReport | None:
         """As ``pumphouse archive init --dump``; None where there is a dump already."""
         settings = Settings.read(self.config)
@@ -140,7 +206,8 @@ class LocalStack:
             init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
             if parts.archive.bases(MAX_TSO):
                 return None
-            return take_dump(parts.archive, parts.cluster, parts.history, settings)
+            settle = waiter(parts.cluster, settings.source)
+            return take_dump(parts.archive, parts.cluster, parts.history, settings, settle=settle)
 
     def start_spark(self) -> None:
         """A Spark Connect server, which every load uses from now on. One that runs is left alone."""
@@ -230,7 +297,7 @@ class LocalStack:
         values: Values = {section: dict(names) for section, names in self.settings.items()}
         values.setdefault("archive", {}).update(self.archive_settings())
         values["cluster"] = {"url": self.cluster_url}
-        values["schema"] = {"history": self._history(), "history_password": self.dsn("source").password}
+        values["schema"] = {"history": self._history(), "history_password": self.dsn(self.history_server).password}
         for section, database in (("source", "source"), ("target", "target"), ("restore_target", "restore")):
             dsn = self.dsn(database)
             values[section] = {"host": dsn.host, "port": dsn.port, "user": dsn.user, "password": dsn.password}
@@ -240,8 +307,8 @@ class LocalStack:
         write_atomic(self.config, ("\n".join(lines) + "\n").encode(), mode=0o600)
 
     def _history(self) -> str:
-        source = self.dsn("source")
-        return f"mysql://{source.user}@{source.host}:{source.port}/{HISTORY_TABLE}"
+        server = self.dsn(self.history_server)
+        return f"mysql://{server.user}@{server.host}:{server.port}/{HISTORY_TABLE}"
 
     def describe(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """``build/up.json``: addresses, DSNs, login, data directories and pids of every part (docs/formats.md)."""

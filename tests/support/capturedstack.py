@@ -12,27 +12,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pymysql.connections import Connection
 
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
-from pumphouse.capture.source.gtid import GtidSet
-from pumphouse.capture.source.session import position_now
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.durable import write_atomic
 from pumphouse.parts import Parts
-from pumphouse.registry.base import CaptureRecord
 from pumphouse.registry.captures import is_live
 from pumphouse.runs import load
 from pumphouse.settings import Settings
-from tests.stack.local import SMALL, LocalStack
+from tests.stack.local import CAPTURE, SMALL, LocalStack
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.pumps import CLI
 from tests.support.capturing import arguments as binlog
 from tests.support.kind import is_mysql
 from tests.support.mysql import MySqlServer, mysqld
-
-NAME = "capture"
 
 
 class CapturedStack(LocalStack):
@@ -66,29 +62,14 @@ class CapturedStack(LocalStack):
 
     # The capture
 
-    def start_capture(self, *words: str) -> None:
-        """Start it and wait until it follows."""
-        begin = self.supervisor.log_size(NAME)
-        self.supervisor.start(NAME, [*CLI, "--config", str(self.config), "capture", "run", *words])
-        self.supervisor.wait_until(NAME, lambda: self._said("capture_started", begin), timeout_s=240)
-
-    def _said(self, event: str, begin: int) -> bool:
-        with open(self.supervisor.log_path(NAME), "rb") as log:
-            log.seek(begin)
-            return event.encode() in log.read()
-
     def stop_capture(self) -> None:
         """As a service manager does."""
-        self.supervisor.stop(NAME, timeout_s=60)
-
-    def kill_capture(self) -> None:
-        """``kill -9``."""
-        self.supervisor.kill(NAME)
+        self.supervisor.stop(CAPTURE, timeout_s=60)
 
     def lose_journal(self) -> None:
         """The disk of a capture that was killed is gone; once nobody holds its lease any more."""
         shutil.rmtree(Path(self.read_settings.capture.directory))
-        while is_live(self.record(), time.time()):
+        while is_live(self.capture_record(), time.time()):
             time.sleep(0.5)
 
     def pumphouse(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -96,24 +77,6 @@ class CapturedStack(LocalStack):
         return subprocess.run(
             [*CLI, "--config", str(self.config), *words], check=False, capture_output=True, text=True, timeout=300
         )
-
-    def record(self) -> CaptureRecord:
-        """What the capture says of itself."""
-        (found,) = self.cluster.captures()
-        return found
-
-    def captured(self, *, timeout_s: float = 400.0) -> None:
-        """Wait until everything that the source has committed by now is in the Pumps."""
-        with self.databases["source"].connect(autocommit=True) as connection:
-            wanted = position_now(connection).gtids
-        until = time.monotonic() + timeout_s
-        while True:
-            record = self.record()
-            if record.gtid and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted):
-                return
-            if not self.supervisor.alive(NAME) or time.monotonic() > until:
-                raise AssertionError(f"not captured: {record}\n{self.supervisor.tail(NAME, 40)}")
-            time.sleep(0.2)
 
     # Around it
 
@@ -165,10 +128,49 @@ class CapturedStack(LocalStack):
         return self.databases["source"].connect(autocommit=autocommit, **({"database": db} if db else {}))
 
 
+class SemiSyncStack(CapturedStack):
+    """The history is on a server of its own: the source may be lost."""
+
+    history_server = "books"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, semi_sync=True)
+        self.databases["books"] = MariaDbServer(directory / "books", name="books", supervisor=self.supervisor)
+
+    def set_source(self, timeout_ms: int) -> None:
+        """Its commits wait from now on."""
+        self.run(
+            f"SET GLOBAL rpl_semi_sync_master_timeout = {timeout_ms}, GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_master_enabled = ON",
+        )
+
+    @contextmanager
+    def pumps_stand_still(self) -> Iterator[None]:
+        """They take nothing, and lose nothing."""
+        processes = [psutil.Process(self.supervisor.pid(pump.node_id)) for pump in self.pumps]
+        for each in processes:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in processes:
+                each.resume()
+
+    def waits(self) -> Any:
+        """What the capture says of the source."""
+        return self.capture_record().semi_sync
+
+
 @contextmanager
-def captured_stack(directory: Path, *, prepare: Callable[[CapturedStack], None] | None = None, **settings: Any) -> Iterator[CapturedStack]:  # fmt: skip
-    """A stack whose source, Pumps and capture run; ``prepare`` is called before the capture begins."""
-    stack = CapturedStack(directory, **settings)
+def captured_stack(
+    directory: Path,
+    *,
+    prepare: Callable[[CapturedStack], None] | None = None,
+    made: CapturedStack | None = None,
+    **settings: Any,
+) -> Iterator[CapturedStack]:
+    """A stack (``made``, or one of these settings) whose source, Pumps and capture run; ``prepare`` comes before it."""
+    stack = made or CapturedStack(directory, **settings)
     try:
         stack.start_stores(s3=False)
         stack.start_pumps()
@@ -177,7 +179,7 @@ def captured_stack(directory: Path, *, prepare: Callable[[CapturedStack], None] 
         stack.start_capture()
         yield stack
     except BaseException:
-        print(stack.supervisor.tail(NAME, 60))
+        print(stack.supervisor.tail(CAPTURE, 60))
         raise
     finally:
         stack.stop()

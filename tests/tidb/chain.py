@@ -25,6 +25,7 @@ import structlog
 
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture.passed import waiter
 from pumphouse.dump.run import take_dump
 from pumphouse.errors import BinlogError, DuplicateKey, PartitionUnsettled
 from pumphouse.loader.target import TargetConnection
@@ -191,7 +192,9 @@ def dumped(tidb: TidbCluster, settings: Settings, played: Played) -> None:
     """A dump of what is there now, and a restore that begins from it."""
     try:
         with Parts(settings) as parts:
-            report = take_dump(parts.archive, parts.cluster, parts.history, settings)
+            report = take_dump(
+                parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source)
+            )
         done = restored(settings, to=report.ts, dry_run=False)
     except BinlogError as error:
         played.found.append(f"dump stopped: {type(error).__name__}: {error.message} {error.hint or ''}")

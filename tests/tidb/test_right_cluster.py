@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pumphouse.archive.init import init_archive
+from pumphouse.capture.passed import waiter
 from pumphouse.dump.run import take_dump
 from pumphouse.errors import ConfigError, RestoreError
 from pumphouse.parts import Parts
@@ -33,7 +34,7 @@ def begun(settings: Settings) -> None:
 
 def dumped(settings: Settings) -> None:
     with Parts(settings) as parts:
-        take_dump(parts.archive, parts.cluster, parts.history, settings)
+        take_dump(parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source))
 
 
 @pytest.mark.row("A5")

@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture.passed import waiter
 from pumphouse.dump.run import take_dump
 from pumphouse.model.tso import Tso
 from pumphouse.mysql.dsn import Dsn
@@ -110,7 +111,8 @@ class Chain:
 
     def dump(self) -> Tso:
         with Parts(self.settings) as parts:
-            return take_dump(parts.archive, parts.cluster, parts.history, self.settings).ts
+            settle = waiter(parts.cluster, self.settings.source)
+            return take_dump(parts.archive, parts.cluster, parts.history, self.settings, settle=settle).ts
 
     def equal_at(self, moment: Tso) -> None:
         wanted = source_at(self.tidb.dsn(), moment)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from pymysql.err import MySQLError
 
-from pumphouse.capture.ddl import acting_keys, other_engines
+from pumphouse.capture.ddl import other_engines
+from pumphouse.capture.keys import acting_keys
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
-from pumphouse.capture.source.session import flavor_of
+from pumphouse.capture.source.session import flavor_of, semi_sync_says
 from pumphouse.dump.source import execute
 from pumphouse.errors import SchemaError
 from pumphouse.loader.grants import missing_privileges
@@ -21,6 +22,7 @@ from pumphouse.settings import CaptureSettings
 
 _ENGINES = {"innodb", "rocksdb"}
 _SHORT_RETENTION_S = 86_400
+_WITHOUT = '[capture] without = ["database.table"]'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +43,11 @@ def check_source(
     """
     flavor = flavor_of(connection)
     lines = [*_variables(connection, flavor), *_replication(connection, settings), *_privileges(connection, flavor)]
-    lines += _engines(connection, settings, own)
+    lines += [*_engines(connection, settings, own), *_keys(connection, flavor, settings, own)]
+    if settings.semi_sync:
+        lines += _semi_sync(connection, flavor)
     if schema:
-        lines += _tables(connection, flavor, settings, own)
+        lines += _tables(connection, settings, own)
     return sorted(lines, key=lambda line: not line.wrong)
 
 
@@ -132,6 +136,42 @@ def _replication(connection: ServerConnection, settings: CaptureSettings) -> Ite
         )
 
 
+def _semi_sync(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
+    found = semi_sync_says(connection, "")
+    side = "rpl_semi_sync_" + ("master" if flavor is Flavor.MARIADB or "wait_for_slave_count" in found else "source")
+    if not found:
+        yield Line(
+            wrong=True,
+            text="the source has no semi-sync: its commits wait for nobody",
+            type="INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'; then look again",
+        )
+        return
+    if found.get("enabled") not in ("ON", "1"):
+        yield Line(
+            wrong=True,
+            text=f"{side}_enabled is OFF: commits of the source wait for nobody",
+            type=f"SET GLOBAL {side}_enabled = ON; and the same in its configuration",
+        )
+    if found.get("wait_point", "AFTER_SYNC") != "AFTER_SYNC":
+        yield Line(
+            wrong=False,
+            text=f"{side}_wait_point is {found['wait_point']}: others see a row before the Pumps have it",
+            type=f"SET GLOBAL {side}_wait_point = AFTER_SYNC; and the same in its configuration",
+        )
+    if found.get("wait_no_slave", found.get("wait_no_replica", "ON")) not in ("ON", "1"):
+        yield Line(
+            wrong=False,
+            text=f"{side}_wait_no_* is OFF: while the capture is away, commits of the source do not wait",
+            type=f"SET GLOBAL {side}_wait_no_slave = ON (MySQL: _wait_no_replica); and the same in its configuration",
+        )
+    yield Line(
+        wrong=False,
+        text=f"after {int(found.get('timeout', 0)) / 1000:g} s without an answer the source goes on, and does not wait "
+        "until the capture has caught up",
+        type=f"SET GLOBAL {side}_timeout = milliseconds; as long as the application may stand still",
+    )
+
+
 def _privileges(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
     grants = [str(row[0]) for row in execute(connection, "SHOW GRANTS")]
     everywhere = [line for line in grants if " ON *.* TO " in line]
@@ -154,16 +194,21 @@ def _engines(connection: ServerConnection, settings: CaptureSettings, own: froze
         )
 
 
-def _tables(
+def _keys(
     connection: ServerConnection, flavor: Flavor, settings: CaptureSettings, own: frozenset[str]
 ) -> Iterator[Line]:
-    leaves_out = settings.leaves_out
-    for key in acting_keys(connection, flavor, own, leaves_out):
+    for key in acting_keys(connection, flavor, own, settings.leaves_out):
+        lost = f"; behind these statements an error: {key.lost}" if key.lost else ""
+        statements = [f"{each};" for each in key.instead()]
         yield Line(
             wrong=True,
-            text=f"{key}: the rows that this foreign key changes are in no binlog",
-            type='make the key RESTRICT; or leave its table out: [capture] without = ["database.table"]',
+            text=f"{key}: the rows that this foreign key changes are in no binlog{lost}",
+            type="\n".join([*statements, f"or leave {'.'.join(key.child)} out: {_WITHOUT}"]),
         )
+
+
+def _tables(connection: ServerConnection, settings: CaptureSettings, own: frozenset[str]) -> Iterator[Line]:
+    leaves_out = settings.leaves_out
     for place, why in _unfit(connection, own, leaves_out):
         yield Line(
             wrong=True,

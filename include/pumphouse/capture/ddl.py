@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import structlog
 from pymysql.err import MySQLError
 
+from pumphouse.capture.keys import acting_keys
 from pumphouse.capture.schemas import StoredSchema
 from pumphouse.capture.shadow import Shadow, zone_offset_s
-from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.statements import Does, Meaning, Name, meaning
 from pumphouse.errors import CaptureRefused, SchemaError
@@ -35,8 +35,6 @@ log = structlog.get_logger()
 _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
 # Above them each server has modes of its own; these are the same in all servers, and in TiDB.
 _COMMON_MODES = (1 << 32) - 1
-# Rules of foreign keys by which InnoDB changes no rows.
-_NO_ACTION = ("RESTRICT", "NO ACTION")
 
 
 class _Unsayable(Exception):
@@ -176,9 +174,9 @@ class Schema:
         """CaptureRefused where foreign keys change rows of which the binlog says nothing."""
         if found := acting_keys(self.shadow.connection, self.shadow.flavor, self.own, self.without):
             raise CaptureRefused(
-                "rows that these foreign keys change are in no binlog: " + ", ".join(found),
-                hint="make the keys RESTRICT and change the rows by statements; or leave the tables that refer out: "
-                '[capture] without = ["database.table"]',
+                "rows that these foreign keys change are in no binlog: " + ", ".join(map(str, found)),
+                hint="`pumphouse capture check` prints the statements that put triggers in their place; or leave the "
+                'tables that refer out: [capture] without = ["database.table"]',
             )
 
     def stored(self) -> StoredSchema:
@@ -412,26 +410,6 @@ def _names_of(table: TableInfo) -> tuple[dict[str, str], dict[str, str]]:
     definitions = (table.raw.get("partition") or {}).get("definitions") or ()
     partitions = {str(each["name"]["L"]): str(each["name"]["O"]) for each in definitions}
     return columns, partitions
-
-
-def acting_keys(
-    connection: ServerConnection, flavor: Flavor, own: Collection[str], without: Callable[[str, str], bool]
-) -> list[str]:
-    """Foreign keys whose actions change rows that no binlog has, by table and name."""
-    native = _rows(connection, "SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
-    if flavor is Flavor.MYSQL and native == [("innodb_native_foreign_keys", "OFF")]:
-        return []  # its server carries them out itself, and writes them
-    return [
-        f"{db}.{table}.{key} (ON DELETE {delete}, ON UPDATE {update})"
-        for db, table, key, delete, update in _rows(
-            connection,
-            "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE"
-            " FROM information_schema.REFERENTIAL_CONSTRAINTS ORDER BY 1, 2, 3",
-        )
-        if (str(delete) not in _NO_ACTION or str(update) not in _NO_ACTION)
-        and str(db).lower() not in own
-        and not without(str(db), str(table))
-    ]
 
 
 def other_engines(connection: ServerConnection, without: Callable[[str, str], bool]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import structlog
+from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal
@@ -21,9 +22,11 @@ from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import flavor_of
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction
-from pumphouse.capture.source.stream import open_stream
+from pumphouse.capture.source.session import semi_sync_says
+from pumphouse.capture.source.stream import Stream, open_stream
 from pumphouse.clock import Clock
-from pumphouse.errors import CaptureRefused, HistoryUnavailable, SourceFailed
+from pumphouse.dump.source import session
+from pumphouse.errors import BinlogError, CaptureRefused, HistoryUnavailable, SourceFailed
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import Settings, SourceSettings
 
@@ -33,6 +36,8 @@ T = TypeVar("T")
 _HEARTBEAT_S = 1.0
 _AGAIN_S = 1.0
 _SILENT_S = 5 * _HEARTBEAT_S
+# How often the source is asked whether its commits wait for us.
+_WAITS_S = 5.0
 # Positions that bring nothing to publish are written that often.
 _MARK_S = 1.0
 
@@ -46,9 +51,10 @@ _BROKEN = _Broken()
 
 @dataclass(frozen=True, slots=True)
 class _Begins:
-    """What comes next is of this server."""
+    """What comes next is of this server, and acknowledged there."""
 
     server: str
+    stream: Stream
 
 
 Item = Group | Heartbeat | _Begins | _Broken | BaseException
@@ -94,11 +100,18 @@ class Follower:
         self._marked_at = clock.monotonic()
         self._heard = clock.now()
         self._inbox = _Inbox(settings.capture.queue_bytes)
+        self._stream: Stream | None = None
+        self._asked: Group | None = None  # the source waits for it, once it is published
+        self._all_published = threading.Event()
+        self._waits: bool | None = None  # commits of the source, for us
+        self._read_now: SourceSettings | None = None
 
     def run(self) -> None:
         """Until ``stop`` is set; what was read and not decided is read again next time."""
         reader = threading.Thread(target=self._read, name="capture-reader", daemon=True)
         reader.start()
+        if self._settings.capture.semi_sync:
+            threading.Thread(target=self._look, name="capture-semi-sync", daemon=True).start()
         try:
             while not self._stop.is_set():
                 item = self._inbox.take(_MARK_S)
@@ -123,7 +136,7 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(mark=mark, lag_s=behind, server=self._server)
+        return Progress(mark=mark, lag_s=behind, server=self._server, waits=self._waits)
 
     # -- reading ahead
 
@@ -137,27 +150,48 @@ class Follower:
                 there = require_goes_on(source, position, server)
                 if there != server:
                     self._fits(source)
-                server = there
-                self._inbox.put(_Begins(server))
+                    position = replace(position, file="", offset=0)  # of the other one's binlog
+                server, self._read_now = there, source
                 with open_stream(
                     source,
                     position,
                     section="source",
                     server_id=capture.server_id,
                     heartbeat_s=_HEARTBEAT_S,
+                    semi_sync=capture.semi_sync,
                     group_bytes=capture.group_bytes,
                     stop=self._stop,
                 ) as stream:
+                    self._inbox.put(_Begins(server, stream))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
             except SourceFailed as error:
                 log.warning("source_lost", error=str(error), again_in_s=_AGAIN_S)
+                self._all_published.clear()
                 self._inbox.put(_BROKEN)
                 self._stop.wait(_AGAIN_S)
+                # A semi-sync source takes what we ask to go on behind for safe.
+                while not self._all_published.wait(_AGAIN_S) and not self._stop.is_set():
+                    pass
             except BaseException as error:  # noqa: BLE001 - the main thread raises it
                 self._inbox.put(error)
                 return
+
+    def _look(self) -> None:
+        """Whether the source waits, now and then: it stops when nobody answers in time, and begins again by itself."""
+        while not self._stop.wait(_WAITS_S):
+            if self._read_now is None:
+                continue
+            try:
+                with session(self._read_now) as connection:
+                    waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
+            except (BinlogError, MySQLError, OSError) as error:
+                log.warning("semi_sync_not_known", error=str(error))
+                continue
+            if waits != self._waits:
+                (log.info if waits else log.warning)("semi_sync", waits=waits)
+            self._waits = waits
 
     # -- one after the other
 
@@ -172,6 +206,7 @@ class Follower:
             self._reached(item.position)
             self._flush()
         elif isinstance(item, _Begins):
+            self._stream, self._asked = item.stream, None
             if item.server != self._server:
                 self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):
@@ -181,6 +216,8 @@ class Follower:
                     "the source was lost within a transaction that changes the schema",
                     hint="start the capture again: it reads the transaction anew",
                 )
+            self._flush(always=True)
+            self._all_published.set()
         else:
             self._flush(always=True)
             raise item
@@ -198,6 +235,8 @@ class Follower:
             self._one(group, transaction)
         self._plain(group, plain)
         self._reached(group.end)
+        if group.acknowledge is not None:
+            self._asked = group
 
     def _reached(self, position: Position) -> None:
         self._gtids = position.gtids
@@ -308,12 +347,22 @@ class Follower:
             offset=self._place[1],
         )
         due = always or self._clock.monotonic() - self._marked_at >= _MARK_S
-        if not self._entries and (mark == self._journal.mark or not due):
+        if self._entries or (mark != self._journal.mark and due):
+            self._publisher.publish(self._entries, mark)
+            self._entries.clear()
+            self._bytes = 0
+            self._marked_at = self._clock.monotonic()
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Let the source go on: all that was taken is on stable storage, and decided."""
+        asked, self._asked = self._asked, None
+        if asked is None or self._stream is None:
             return
-        self._publisher.publish(self._entries, mark)
-        self._entries.clear()
-        self._bytes = 0
-        self._marked_at = self._clock.monotonic()
+        try:
+            self._stream.acknowledge(asked)
+        except SourceFailed as error:
+            log.warning("not_acknowledged", error=str(error))  # the reader finds that out, too
 
 
 class Parts:

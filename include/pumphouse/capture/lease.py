@@ -31,6 +31,7 @@ class Progress:
     mark: Mark
     lag_s: float = 0.0
     server: str = ""  # that is read now; '' = as it was
+    waits: bool | None = None  # commits of the source, for this capture; None = it does not ask for that
 
 
 def new_owner() -> str:
@@ -188,6 +189,7 @@ class Lease:
                 commit_ts=progress.mark.commit_ts,
                 anew=progress.mark.anew,
                 server=progress.server or record.server,
+                semi_sync=progress.waits,
             )
 
         def change(found: CaptureRecord | None) -> CaptureRecord:

@@ -371,11 +371,21 @@ class _Run:
 
 
 def own_databases(settings: Settings, connection: ServerConnection, history: MysqlTableSource) -> frozenset[str]:
-    """Databases of the source that are ours, in lower case: restores of parts, and the history where it lies there."""
+    """Databases of the source that are ours, in lower case: restores of parts, and the history where it lies there.
+
+    Raises:
+        ConfigError: the history is on a source whose commits wait for the capture: so would the capture's own.
+    """
     own = {name.lower() for name in parts_schemas(settings.written_to)}
     with history.session() as other:
         if identity(other) == identity(connection):
             own.add(history.schema.lower())
+            if settings.capture.semi_sync:
+                raise ConfigError(
+                    "schema.history is on the source, whose commits wait for the capture: its own would, too, and be "
+                    "lost with the source",
+                    hint="name a table on another server in schema.history, or set semi_sync = false in [capture]",
+                )
     return frozenset(own)
 
 
@@ -390,12 +400,13 @@ def _history_table(history: JobSource | None) -> MysqlTableSource:
 
 
 def _require_fit(connection: ServerConnection, settings: Settings, own: frozenset[str]) -> None:
-    """ConfigError, with everything that is wrong and what to type; tables are the shadow's business."""
+    """ConfigError, with everything that is wrong and what to type; columns are the shadow's business."""
     wrong = [line for line in check_source(connection, settings.capture, own, schema=False) if line.wrong]
     if wrong:
+        typed = [line.type for line in wrong if line.type and "\n" not in line.type]
         raise ConfigError(
             f"the source {where(settings.source)} is not ready: " + "; ".join(line.text for line in wrong),
-            hint="; ".join(line.type for line in wrong if line.type) + "; `pumphouse capture check` looks again",
+            hint="; ".join([*typed, "`pumphouse capture check` says all that is to be typed"]),
         )
 
 

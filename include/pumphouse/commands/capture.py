@@ -65,7 +65,7 @@ def check_command(context: Context, *, as_json: bool) -> None:
         for line in lines:
             click.echo(f"{'WRONG' if line.wrong else 'note '}  {line.text}")
             if line.type:
-                click.echo(f"       -> {line.type}")
+                click.echo("       -> " + line.type.replace("\n", "\n          "))
     wrong = sum(line.wrong for line in lines)
     if wrong:
         click.echo(f"{wrong} to mend before `pumphouse capture run`", err=True)

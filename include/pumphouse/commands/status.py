@@ -157,7 +157,7 @@ def _print(found: Status) -> None:
             )
 
 
-CAPTURE_COLUMNS = ("CAPTURE", "SOURCE", "STATE", "LAG", "TRANSACTIONS", "POSITION")
+CAPTURE_COLUMNS = ("CAPTURE", "SOURCE", "STATE", "SEMI-SYNC", "LAG", "TRANSACTIONS", "POSITION")
 
 
 def capture_row(capture: CaptureStatus) -> tuple[str, ...]:
@@ -166,6 +166,7 @@ def capture_row(capture: CaptureStatus) -> tuple[str, ...]:
         capture.capture_id,
         capture.source,
         capture.state,
+        "-" if capture.semi_sync is None else "on" if capture.semi_sync else "OFF",
         f"{capture.lag_s:.1f} s",
         f"{capture.transactions:,}",
         capture.gtid,

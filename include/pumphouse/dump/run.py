@@ -117,10 +117,6 @@ class DumpReport:
         return said
 
 
-def at_once(_within_s: float | None) -> None:
-    """Of a source whose writers have their Ps on Pumps before they commit."""
-
-
 def take_dump(
     archive: Archive,
     cluster: Cluster,
@@ -129,7 +125,7 @@ def take_dump(
     *,
     tables: Sequence[str] | None = None,
     progress: Progress = silent,
-    settle: Settle = at_once,
+    settle: Settle,
     clock: Clock = SYSTEM_CLOCK,
 ) -> DumpReport:
     """Dump the source, or finish a dump that was killed; the archive is extended as far as that needs.
@@ -143,7 +139,7 @@ def take_dump(
             with the log since then. None = everything, or what the dump that was killed was of, if it is not older than
             ``dump.resume_s``.
         progress: called with (what, rows, estimate) for each chunk.
-        settle: of a source whose transactions come later than they are visible: waits until they are there.
+        settle: waits until what the source shows is in the Pumps: `pumphouse.capture.passed.waiter`.
         clock: for tests.
 
     Raises:

@@ -48,7 +48,8 @@ class CaptureRecord:
     CAPTURE_TTL_S. ``gtid``: what the Pumps have of the source, all of it; ``moment``: when the source committed the
     last of it, seconds since the epoch, 0 = nothing yet. ``start_ts``, ``commit_ts``: of that last one; a commit ts
     of 0: nothing was decided since the journal began, which was then. ``anew``: the history does not say yet that
-    rows before that are unknown. ``reason``: of a state FAILED.
+    rows before that are unknown. ``semi_sync``: whether commits of the source wait for it; None: it does not ask for
+    that, or has not looked yet. ``reason``: of a state FAILED.
     """
 
     capture_id: str
@@ -65,6 +66,7 @@ class CaptureRecord:
     start_ts: int = 0
     commit_ts: int = 0
     anew: bool = False
+    semi_sync: bool | None = None
     reason: str = ""
 
 

@@ -36,6 +36,7 @@ def to_json(record: CaptureRecord) -> bytes:
         "start_ts": record.start_ts,
         "commit_ts": record.commit_ts,
         "anew": record.anew,
+        "semi_sync": record.semi_sync,
     }
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -61,6 +62,7 @@ def from_json(data: bytes) -> CaptureRecord:
             start_ts=strict.integer(value["start_ts"], 0, (1 << 63) - 1),
             commit_ts=strict.integer(value["commit_ts"], 0, (1 << 63) - 1),
             anew=strict.boolean(value["anew"]),
+            semi_sync=None if value.get("semi_sync") is None else strict.boolean(value["semi_sync"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"a registry value is no capture: {data!r:.200}", reason=str(error)) from error

@@ -110,6 +110,9 @@ def _captures(status: Status) -> Iterator[Finding]:
             yield _warning(who, f"it was stopped {each.silent_s:.0f} s ago", start)
         elif each.lag_s > CAPTURE_LAG_S:
             yield _warning(who, f"it is {each.lag_s:.0f} s behind", "pumphouse capture status; pumphouse pumps")
+        if each.state == "running" and each.semi_sync is False:
+            what = "the source's commits do not wait for it (semi-sync is off there, or fell back)"
+            yield _warning(who, what, "pumphouse capture check; pumphouse pumps")
 
 
 def late_s(interval_s: float | None, settings: Settings) -> float:

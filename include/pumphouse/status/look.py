@@ -217,6 +217,7 @@ def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
         gtid=record.gtid,
         lag_s=record.lag_s,
         transactions=record.transactions,
+        semi_sync=record.semi_sync,
         reason=record.reason,
     )
 

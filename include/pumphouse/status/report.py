@@ -199,7 +199,10 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureStatus:
-    """Who follows a source's binlog. ``state``: running, stopped, failed, or silent; ``gtid``: what the Pumps have."""
+    """Who follows a source's binlog. ``state``: running, stopped, failed, or silent; ``gtid``: what the Pumps have.
+
+    ``semi_sync``: whether commits of the source wait for it; None: it does not ask for that.
+    """
 
     capture_id: str
     source: str
@@ -209,6 +212,7 @@ class CaptureStatus:
     gtid: str
     lag_s: float
     transactions: int
+    semi_sync: bool | None
     reason: str
 
 

@@ -254,6 +254,31 @@ def test_what_a_source_forgot_is_followed_by_a_part_0() -> None:
     assert found == [(0, True, 0), (0, False, 1), (0, True, 2)]
 
 
+@pytest.mark.row("Q5")
+def test_what_a_source_waits_for_is_of_the_file_before_a_rotation_that_comes_with_it() -> None:
+    recording = _Recording("mysql")
+    packets = list(_packets(recording.data))
+    gtids = [at for at, each in enumerate(packets) if each[_KIND] == codes.GTID]
+    first, last = packets[: gtids[1]], packets[gtids[1] - 1]
+    end = int.from_bytes(last[5 + 13 : 5 + 17], "little")
+    body = (4).to_bytes(8, "little") + b"binlog.000099"
+    size = codes.HEADER + len(body) + 4
+    head = struct.pack("<IBIIIH", 0, codes.ROTATE, 1, size, end + size, 0)
+    rotation = _summed(bytearray((size + 1).to_bytes(3, "little") + b"\0\0" + head + body + bytes(4)))
+
+    def asking(packet: bytes, *, wanted: bool) -> bytes:
+        return (len(packet) - 2).to_bytes(3, "little") + packet[3:5] + bytes((0xEF, wanted)) + packet[5:]
+
+    data = b"".join(asking(bytes(each), wanted=each is last) for each in first) + asking(rotation, wanted=False)
+    reader = Reader(recording.flavor, recording.start, summed=True, semi_sync=True)
+    reader.room()[: len(data)] = data
+    assert reader.took(len(data)) is None
+    (group,) = (each for each in reader.groups(1 << 20) if isinstance(each, Group))
+    assert group.end.offset == end
+    assert group.acknowledge == (group.end.file, end)
+    assert group.end.file != "binlog.000099"
+
+
 def test_few_definitions_and_few_decompressed_bytes_are_kept(
     recording: _Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:

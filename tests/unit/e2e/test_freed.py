@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pump_service.store import frame
 from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, make_rollback
-from tests.e2e.freed import FileKeeper, check_freed, records
+from tests.e2e.freed import FileKeeper, check_freed, records, said_by_pumps, said_by_shop
 from tests.stack.pumps import PumpProcess
 from tests.stack.supervisor import Supervisor
 
@@ -73,13 +73,14 @@ def test_committed_transactions_of_freed_files_are_looked_for(tmp_path: Path) ->
         tail=frame.encode_footer(140),
     )
     assert [(meta.start_ts, meta.commit_ts) for meta in records(path)][-1] == (140, 140)
-    source = _Source(t110=111, t120=125, t130=0, t90=95, t150=151)
-    found = check_freed([path], _Archive((110, 111), (120, 125)), source)  # type: ignore[arg-type]
+    assert said_by_pumps([path]) == {110: 111, 90: 95}
+    said = said_by_shop(_Source(t110=111, t120=125, t130=0, t90=95, t150=151))  # type: ignore[arg-type]
+    found = check_freed([path], _Archive((110, 111), (120, 125)), said)  # type: ignore[arg-type]
     assert (found.files, found.transactions, found.before_genesis, found.missing) == (1, 2, 1, [])
-    found = check_freed([path], _Archive((110, 111)), source)  # type: ignore[arg-type]
+    found = check_freed([path], _Archive((110, 111)), said)  # type: ignore[arg-type]
     assert found.missing == [(120, 125)]
     # The same start with another commit ts is another outcome.
-    found = check_freed([path], _Archive((110, 112), (120, 125)), source)  # type: ignore[arg-type]
+    found = check_freed([path], _Archive((110, 112), (120, 125)), said)  # type: ignore[arg-type]
     assert found.missing == [(110, 111)]
 
 

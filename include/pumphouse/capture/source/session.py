@@ -81,6 +81,15 @@ def character_sets(connection: Connection[Any]) -> dict[int, str]:
     raise ConfigError("the source does not say which collations it has", hint="is it a MariaDB or a MySQL?")
 
 
+def semi_sync_says(connection: Connection[Any], what: str, kind: str = "VARIABLES") -> dict[str, str]:
+    """What a server has set for semi-sync, or its state; names without their beginning. Empty: it has no semi-sync."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW GLOBAL {kind} LIKE 'rpl_semi_sync_%{what}'")
+        found = {str(name).lower(): str(value).upper() for name, value in cursor.fetchall()}
+    sides = ("rpl_semi_sync_master_", "rpl_semi_sync_source_")
+    return {name.removeprefix(side): value for name, value in found.items() for side in sides if name.startswith(side)}
+
+
 def _value(connection: Connection[Any], sql: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(sql)
@@ -182,13 +191,7 @@ class Session:
             self._send(_DUMP, struct.pack("<IHI", start.offset, 0, server_id) + start.file.encode())
 
     def _require_semi_sync(self) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.execute(
-                "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
-                " ('rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')"
-            )
-            on = any(str(row[1]).upper() in ("ON", "1") for row in cursor.fetchall())
-        if not on:
+        if semi_sync_says(self._connection, "enabled").get("enabled") not in ("ON", "1"):
             raise ConfigError(
                 f"the source {place(self._server)} waits for no semi-sync replica",
                 hint="there: SET GLOBAL rpl_semi_sync_master_enabled = ON (MySQL 8.0.26+: install the plugin"

@@ -82,7 +82,8 @@ def open_stream(
 
     Args:
         server: the source.
-        start: what was read up to here is not read again. Without GTIDs its file and offset count.
+        start: what was read up to here is not read again. Without GTIDs its file and offset count. With semi-sync
+            whoever waits for something before them is let go: they are on stable storage, or not named.
         section: of the settings that names the server, for messages.
         server_id: a number that no other replica of the source has.
         heartbeat_s: after so long without anything new there is a heartbeat.
@@ -98,6 +99,8 @@ def open_stream(
         server, start, section=section, server_id=server_id, heartbeat_s=heartbeat_s, semi_sync=semi_sync
     )
     try:
+        if semi_sync and start.file:
+            session.acknowledge(start.file, start.offset)
         yield Stream(session, start, semi_sync=semi_sync, group_bytes=group_bytes, stop=stop or threading.Event())
     finally:
         session.close()

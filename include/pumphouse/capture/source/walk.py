@@ -142,8 +142,9 @@ def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read 
     types: Ints,
     found: Ints,
 ) -> None:
-    """Find the events of whole packets in ``data[at:end]``; it stops behind a format description, or compressed rows.
+    """Find the events of whole packets in ``data[at:end]``.
 
+    It stops behind a format description, or compressed rows, and before a rotation behind an event to be acknowledged.
     ``begins``, ``sizes`` (header included, checksum not) and ``types`` get one entry an event. ``found`` becomes
     (events, position behind them, why it stopped, index of the last event to be acknowledged or -1).
     """
@@ -178,6 +179,9 @@ def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read 
             why = DAMAGED
             break
         kind = np.int64(data[begin + 4])
+        if kind == codes.ROTATE and asked >= 0:
+            why = FULL  # the one to be acknowledged is of the file before it
+            break
         with_sum = summed or kind == codes.FORMAT
         if with_sum:
             length -= 4

@@ -1,0 +1,124 @@
+"""A capture that acknowledges as a semi-sync replica: a commit of the source returns once the Pumps have it (row Q5)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from pumphouse.runs import restore
+from tests.support import mariadb
+from tests.support.capturedstack import SemiSyncStack, as_json, captured_stack
+from tests.support.capturing import rows_of
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.row("Q5")]
+
+
+@contextmanager
+def running(directory: Path, *, timeout_ms: int = 600_000) -> Iterator[SemiSyncStack]:
+    stack = SemiSyncStack(directory)
+    with captured_stack(directory, made=stack, prepare=lambda _: stack.set_source(timeout_ms)):
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (0)")
+        stack.begin()
+        yield stack
+
+
+def test_a_commit_returns_once_the_pumps_have_it_and_a_lost_source_takes_none_of_them_along() -> None:
+    with mariadb.directory_in_memory() as directory, running(directory) as stack:
+        assert stack.waits() is not False
+        done = threading.Event()
+
+        def commit() -> None:
+            stack.run("INSERT INTO shop.a VALUES (1)")
+            done.set()
+
+        writer = threading.Thread(target=commit)
+        with stack.pumps_stand_still():
+            writer.start()
+            assert not done.wait(5), "it did not wait for the Pumps"
+            with stack.source() as other:  # nobody sees it yet
+                assert rows_of(other, "SELECT id FROM shop.a") == [(0,)]
+                # What was read and is on no Pump is not said to be safe by a new connection.
+                ((dump,),) = rows_of(
+                    other, "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Binlog Dump'"
+                )
+                other.query(f"KILL {dump}")
+                assert not done.wait(6), "it did not wait for the Pumps"
+        assert done.wait(60), "it waits for ever"
+        writer.join()
+
+        # DDL, and many sessions; then the server and its disk are gone.
+        answered: set[int] = {0, 1}
+
+        def write(first: int) -> None:
+            with suppress(pymysql.MySQLError), stack.source() as connection, connection.cursor() as cursor:
+                for number in range(first, first + 100_000):
+                    cursor.execute(f"INSERT INTO shop.a (id) VALUES ({number})")
+                    answered.add(number)
+
+        stack.run("ALTER TABLE shop.a ADD COLUMN b INT DEFAULT 7")
+        writers = [threading.Thread(target=write, args=(1_000_000 * n,)) for n in range(1, 5)]
+        for each in writers:
+            each.start()
+        eventually(lambda: len(answered) > 80, what="sessions commit", within_s=120)
+        stack.supervisor.kill("source")
+        shutil.rmtree(stack.databases["source"].data_dir)
+        for each in writers:
+            each.join()
+        wanted = set(answered)
+        stack.stop_capture()
+        stack.snapshot()
+        restore.run(stack.read_settings, dry_run=False)
+        with stack.databases["restore"].connect() as connection:
+            found = dict(rows_of(connection, "SELECT * FROM shop.a"))
+        assert wanted - set(found) == set()
+        assert set(found.values()) == {7}
+        # At most what each session had under way.
+        assert len(set(found) - wanted) <= len(writers)
+
+
+def test_a_source_that_goes_on_by_itself_is_told_and_waits_again_once_it_can() -> None:
+    with mariadb.directory_in_memory() as directory, running(directory, timeout_ms=1500) as stack:
+        eventually(lambda: stack.waits() is True, what="the source waits", within_s=60)
+        with stack.pumps_stand_still():
+            began = time.monotonic()
+            stack.run("INSERT INTO shop.a VALUES (1)")
+            assert 1 < time.monotonic() - began < 30
+            eventually(lambda: stack.waits() is False, what="the fallback is seen", within_s=60)
+            (shown,) = as_json(stack.pumphouse("capture", "status", "--json"))
+            assert shown["semi_sync"] is False
+            assert "do not wait for it" in stack.pumphouse("status").stdout
+        eventually(lambda: stack.waits() is True, what="the source waits again", within_s=90)
+        stack.require_equal()
+
+
+def test_what_is_not_set_for_it_is_said(tmp_path: Path) -> None:
+    with captured_stack(tmp_path) as stack:
+        stack.stop_capture()
+        asked = ("--set", "capture.semi_sync=true")
+        refused = stack.pumphouse(*asked, "capture", "run")
+        assert "schema.history is on the source" in refused.stderr, refused.stderr
+    stack = SemiSyncStack(tmp_path / "other")
+    try:
+        stack.start_stores(s3=False)
+        stack.set_source(2000)
+        said = {line["text"]: line for line in as_json(stack.pumphouse("capture", "check", "--json"))}
+        assert [text for text, line in said.items() if line["wrong"]] == []
+        assert any("after 2 s without an answer the source goes on" in text for text in said)
+        stack.run(
+            "SET GLOBAL rpl_semi_sync_master_enabled = OFF, GLOBAL rpl_semi_sync_master_wait_point = AFTER_COMMIT"
+        )
+        lines = as_json(stack.pumphouse("capture", "check", "--json"))
+        assert [line["text"].split(":")[0] for line in lines if line["wrong"]] == [
+            "rpl_semi_sync_master_enabled is OFF"
+        ]
+        assert any("wait_point is AFTER_COMMIT" in line["text"] for line in lines)
+    finally:
+        stack.stop()
