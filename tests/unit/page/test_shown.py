@@ -80,7 +80,7 @@ def test_a_step_names_the_dag_of_the_installation_that_does_it() -> None:
 def test_a_source_that_nobody_follows_is_not_safe_though_the_archive_goes_on(state: str) -> None:
     capture = CaptureStatus(
         capture_id="main", source="db:3306", host="h", state="running", silent_s=0, gtid="", lag_s=0, transactions=1,
-        reason="",
+        reason="", semi_sync=None,
     )  # fmt: skip
     assert shown.headline(replace(WELL, captures=(capture,)), Past()).mood == "good"
     stands = shown.headline(replace(WELL, captures=(replace(capture, state=state),)), Past())
