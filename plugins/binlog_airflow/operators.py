@@ -451,6 +451,15 @@ class PumphouseExpireOperator(PumphouseOperator):
         return tasks.expire_archive(self.here)
 
 
+class PumphouseCompactOperator(PumphouseOperator):
+    """Packs the small objects of old windows."""
+
+    def work(self, context: Context) -> Any:
+        """Nothing, where there are too few."""
+        del context
+        return tasks.compact_archive(self.here)
+
+
 class PumphouseOrphansOperator(PumphouseOperator):
     """Deletes what no document names and no task that runs can name any more."""
 

@@ -343,6 +343,14 @@ def copy_archive(here: Installation = HERE) -> dict[str, Any]:
     return xcom.bounded(copy.told(copy.run(settings, tick=Told())))
 
 
+def compact_archive(here: Installation = HERE) -> dict[str, Any]:
+    """Pack the small objects of old windows."""
+    from pumphouse.archive.compact import compact
+
+    with _parts(here.settings()) as parts:
+        return xcom.bounded(asdict(compact(parts.archive, tick=Told())))
+
+
 def delete_orphans(here: Installation = HERE) -> dict[str, Any]:
     """Delete what killed tasks left, and nothing else."""
     from pumphouse.runs import expire

@@ -19,6 +19,7 @@ from itertools import chain, pairwise
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun
+from pumphouse.archive.packs import packs_of
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
 from pumphouse.archive.windows import Windows
@@ -28,7 +29,7 @@ from pumphouse.objectstore.base import ObjectInfo, ObjectStore
 from pumphouse.objectstore.probe import KEEP
 
 EXPIRED, ORPHAN = "expired", "orphan"
-_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX)
+_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX, layout.PACKS)
 _DELETERS, _AT_ONCE = 8, 64
 _OF_DUMPS = ("/base.json", "/folded.json", "/begun.json")
 _PROBE, _PROBES = "probe/clock", 5
@@ -170,6 +171,7 @@ def find_waste(
     """
     named, start = kept.named(archive), kept.range.start
     published = {*kept.windows.starts.tolist()}
+    in_use = {pack.data for pack in packs_of(archive.store)}  # listed now: later than their data
     found: list[Waste] = []
 
     def old(each: ObjectInfo) -> bool:
@@ -182,6 +184,13 @@ def find_waste(
             run = layout.index_range(each.key)
             if run is not None and run[1] <= start:
                 found.append(Waste(each, EXPIRED, "windows"))
+            continue
+        if each.key.startswith(layout.PACKS):
+            packed = layout.pack_range(each.key)
+            if packed is not None and packed[1] <= start:
+                found.append(Waste(each, EXPIRED, "windows"))
+            elif packed is not None and each.key.endswith(".bin") and each.key not in in_use and old(each):
+                found.append(Waste(each, ORPHAN, "a compaction that was killed"))
             continue
         begins = layout.window_start(each.key) if each.key.startswith(layout.WINDOWS) else layout.folder_start(each.key)
         if begins is not None and begins < start:
