@@ -28,8 +28,11 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.errors import BadSegment, BinlogError, ObjectNotFound
+from pumphouse.export.run import export_pb
 from pumphouse.folding.run import fold_base
+from pumphouse.history.changes import Asked, changes
 from pumphouse.history.rows import moment_of, rows_at
+from pumphouse.history.shown import objects
 from pumphouse.settings import LoadSettings
 from tests.support import formats
 from tests.support.agedarchive import Aged, aged, require_restorable
@@ -130,6 +133,22 @@ def test_a_moment_inside_of_a_pack_has_the_rows_of_the_source(made: Aged, tmp_pa
             assert found == expected, (at, name)
     fold_base(archive, LoadSettings(), own.source.settings)
     assert verify(archive).problems == []
+
+
+def test_exported_files_and_changes_are_the_same(tmp_path: Path) -> None:
+    source = aged(tmp_path, rounds=2).source
+
+    def told() -> tuple[dict[str, bytes], list[str]]:
+        archive, out = Archive.open(source.settings, source.cluster_id), MemoryStore()
+        export_pb(archive, out, since=archive.genesis().ts, upto=None)
+        view = read_view(archive, since=archive.genesis().ts)
+        asked = Asked(table="d.t", after=view.start, upto=view.end)
+        return out.objects, [str(each) for found in changes(archive, view, asked) for each in objects(found)]
+
+    before = told()
+    assert run(source.archive).packs
+    assert told() == before
+    assert len(before[1]) > 10
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
