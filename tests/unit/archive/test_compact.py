@@ -243,11 +243,14 @@ def test_many_threads_find_packs_at_once(archive: Archive) -> None:
 
 
 def test_packs_expire_with_the_last_of_their_windows(archive: Archive, store: MemoryStore, made: Aged) -> None:
-    run(fresh(archive))
+    compact(fresh(archive), run=6, newest=1)
+    gone, spanning = packs_of(archive.store)
     report = expire(fresh(archive), Ages(), Policy(bases=1), (), now=archive.end(), who="me")
     assert report.windows_gone
     start = archive.range().start
-    assert packs_of(archive.store) == [pack for pack in packs_of(archive.store) if pack.end > start]
+    assert gone.end <= start
+    assert spanning.start < start < spanning.end
+    assert packs_of(archive.store) == [spanning]
     assert all(end > start for _, end in map(layout.pack_range, keys(store, layout.PACKS)))
     found = fresh(archive)
     require_restorable(found, moments(found, made))
