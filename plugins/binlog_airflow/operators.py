@@ -452,10 +452,10 @@ class PumphouseExpireOperator(PumphouseOperator):
 
 
 class PumphouseCompactOperator(PumphouseOperator):
-    """Packs the small objects of old windows."""
+    """Packs the small objects of old windows, if `airflow.maintenance_compact` says so."""
 
     def work(self, context: Context) -> Any:
-        """Nothing, where there are too few."""
+        """What was packed, or why nothing was."""
         del context
         return tasks.compact_archive(self.here)
 

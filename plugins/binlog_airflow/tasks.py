@@ -344,10 +344,13 @@ def copy_archive(here: Installation = HERE) -> dict[str, Any]:
 
 
 def compact_archive(here: Installation = HERE) -> dict[str, Any]:
-    """Pack the small objects of old windows."""
+    """Pack the small objects of old windows where ``airflow.maintenance_compact`` says so."""
     from pumphouse.archive.compact import compact
 
-    with _parts(here.settings()) as parts:
+    settings = here.settings()
+    if not settings.airflow.maintenance_compact:
+        return {"nothing": "airflow.maintenance_compact is not set"}
+    with _parts(settings) as parts:
         return xcom.bounded(asdict(compact(parts.archive, tick=Told())))
 
 

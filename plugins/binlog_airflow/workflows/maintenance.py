@@ -2,9 +2,9 @@
 
 It runs by the setting `airflow.maintenance_cron`, or by hand. How often a base is folded says `airflow.base_days`, and
 where the copy lies `archive.copy_root`; without them none is. What is kept says the section `[retention]`; without
-`keep_bases` and `keep_days` nothing expires. Small objects of old windows go into packs. Where anything is wrong with
-the archive, or a task before it failed, nothing is deleted; the copy is made all the same, up to what is damaged. Each
-task may be killed and run again.
+`keep_bases` and `keep_days` nothing expires. With `airflow.maintenance_compact`, small objects of old windows go into
+packs. Where anything is wrong with the archive, or a task before it failed, nothing is deleted; the copy is made all
+the same, up to what is damaged. Each task may be killed and run again.
 """
 
 from __future__ import annotations
