@@ -167,7 +167,7 @@ def _compact(world: World) -> None:
 
 
 def _compacted(world: World) -> None:
-    packs, names = packs_of(world.archive.store), world.names()
+    packs, names = [*packs_of(world.archive.store)], world.names()
     assert len(packs) > 1
     assert not names.intersection(member.key for pack in packs for member in pack.members)
     require_restorable(world.seen(), [at for at, _ in world.made.moments])

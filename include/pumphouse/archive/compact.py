@@ -106,9 +106,7 @@ class _Compaction:
     def run(self, *, dry_run: bool) -> CompactReport:
         """Finish what earlier runs have begun, then pack."""
         windows = self._archive.windows()
-        there = [pack for pack in packs_of(self._store) if windows.digest_at(pack.end) is not None]
-        deleted = 0 if dry_run else self._finish(windows, there)
-        at = max((pack.end for pack in there), default=Tso(0))
+        at, deleted = self._finish(windows, dry_run=dry_run)
         packs = done = objects = size = packed = 0
         for manifests in self._runs(windows.between(at, windows.end)[: -self._newest or None] if windows else ()):
             entries = small(manifests)
@@ -183,15 +181,19 @@ class _Compaction:
 
     # -- what lies in both places
 
-    def _finish(self, windows: Windows, there: Sequence[Pack]) -> int:
-        """Of packs that earlier runs have put; how many objects were deleted."""
-        alone = {each.key for prefix in (layout.SEGMENTS, layout.DDL) for each in self._store.list(prefix)}
-        deleted = 0
-        for pack in there:
+    def _finish(self, windows: Windows, *, dry_run: bool) -> tuple[Tso, int]:
+        """Of packs that earlier runs have put: where the last one ends, and how many objects were deleted."""
+        at, deleted, alone = Tso(0), 0, set[str]()
+        if not dry_run:
+            alone = {each.key for prefix in (layout.SEGMENTS, layout.DDL) for each in self._store.list(prefix)}
+        for pack in packs_of(self._store):
+            if windows.digest_at(pack.end) is None:
+                continue
+            at = max(at, pack.end)
             left = alone.intersection(member.key for member in pack.members)
             if left:
                 deleted += self._settle(pack, left, windows.between(pack.start, pack.end))
-        return deleted
+        return at, deleted
 
     def _settle(self, pack: Pack, alone: Iterable[str], manifests: Iterable[Manifest]) -> int:
         """Delete what the pack has as the manifests say; it is read back whole before. How many that were.

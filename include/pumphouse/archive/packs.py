@@ -12,7 +12,8 @@ import hashlib
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -142,19 +143,19 @@ class Pack:
             raise BadManifest(f"{key} is the document of {pack.key}", path=key, offset=0, reason="name")
         if any(max(block.size, block.raw_bytes) > _MOST_BYTES for block in pack.blocks):
             raise BadManifest(f"{key} has a block of more than {_MOST_BYTES} bytes", path=key, offset=0, reason="size")
+        for each in pack.members:  # or a pack could stand for any object
+            if not pack.start <= (layout.folder_start(each.key) or -1) < pack.end:
+                what = f"{key} has {each.key}, which is no object of its windows"
+                raise BadManifest(what, path=key, offset=0, reason="name")
         return pack
 
 
-def packs_of(store: ObjectStore, keys: Iterator[str] | None = None) -> list[Pack]:
-    """All packs, or those of these documents; what expires meanwhile is left out. BadManifest."""
-    found = []
-    for key in keys or (each.key for each in store.list(layout.PACKS)):
+def packs_of(store: ObjectStore, keys: Iterable[str] | None = None) -> Iterator[Pack]:
+    """All packs, or those of these documents, one after the other; what expires meanwhile is left out. BadManifest."""
+    for key in (each.key for each in store.list(layout.PACKS)) if keys is None else keys:
         if key.endswith(".json"):
-            try:
-                found.append(Pack.from_json(key, store.get(key)))
-            except ObjectNotFound:
-                continue
-    return sorted(found, key=lambda pack: (pack.end, pack.start))
+            with suppress(ObjectNotFound):
+                yield Pack.from_json(key, store.get(key))
 
 
 def unpacked(store: ObjectStore, pack: Pack) -> list[Member]:
@@ -219,7 +220,7 @@ class PackedStore(PrefixStore):
                 except BadSegment as error:
                     bad = error
                 self._forget(place.pack)
-                passed.add(place.pack.key)
+                passed.add(place.pack.data)
             try:
                 return super().get(key)
             except ObjectNotFound:
@@ -263,15 +264,15 @@ class PackedStore(PrefixStore):
         return None
 
     def _looked_for(self, key: str, passed: Container[str] = ()) -> _Place | None:
-        """Where a pack has it, of those that came since, too; none of ``passed``."""
+        """Where a pack has it, of those that came since, too; ``passed``: data that does not have it."""
         start = layout.folder_start(key)
         if start is None:
             return None
         for each in self.list(layout.PACKS):
             covers = layout.pack_range(each.key)
-            if each.key not in passed and covers is not None and covers[0] <= start < covers[1]:
-                for pack in packs_of(self, iter([each.key])):
-                    place = self._learned(pack).get(key)
+            if covers is not None and covers[0] <= start < covers[1]:
+                for pack in packs_of(self, [each.key]):
+                    place = None if pack.data in passed else self._learned(pack).get(key)
                     if place is not None:
                         return place
         return None

@@ -9,30 +9,32 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from pumphouse.archive import layout
+from pumphouse.archive import layout, packs
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.compact import CompactReport, compact
 from pumphouse.archive.copying import copy_archive
 from pumphouse.archive.expire import Ages, delete_orphans, expire
 from pumphouse.archive.indexing import NEWEST, RUN
-from pumphouse.archive.packs import Pack, packs_of
+from pumphouse.archive.packs import Pack
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.segment import fetched
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
-from pumphouse.errors import BadSegment, BinlogError, ObjectNotFound
+from pumphouse.errors import BadManifest, BadSegment, BinlogError, ObjectNotFound
 from pumphouse.export.run import export_pb
 from pumphouse.folding.run import fold_base
 from pumphouse.history.changes import Asked, changes
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.shown import objects
+from pumphouse.objectstore.base import ObjectStore
 from pumphouse.settings import LoadSettings
 from tests.support import formats
 from tests.support.agedarchive import Aged, aged, require_restorable
@@ -67,6 +69,10 @@ def archive(world: tuple[MemoryStore, Archive]) -> Archive:
 def run(archive: Archive, *, dry_run: bool = False) -> CompactReport:
     """Two windows a pack, and the newest stays as it is."""
     return compact(archive, run=2, newest=1, dry_run=dry_run)
+
+
+def packs_of(store: ObjectStore) -> list[Pack]:
+    return [*packs.packs_of(store)]
 
 
 def fresh(archive: Archive) -> Archive:
@@ -212,10 +218,10 @@ def test_two_at_once_leave_one_pack_of_each_run(made: Aged) -> None:
         assert at_once(lambda archive=archive: run(fresh(archive)), lambda archive=archive: run(fresh(archive))) == []
         assert contents(fresh(archive)) == before
         assert verify(fresh(archive)).problems == []
-        packs = packs_of(archive.store)
-        assert len(packs) == 3
+        there = packs_of(archive.store)
+        assert len(there) == 3
         bins = {key.partition("/")[2] for key in store.objects if key.endswith(".bin")}
-        assert bins == {pack.data for pack in packs}
+        assert bins == {pack.data for pack in there}
 
 
 def test_who_reads_while_it_is_compacted_reads_everything(made: Aged) -> None:
@@ -376,6 +382,100 @@ def test_what_a_killed_compaction_left_goes_when_it_is_old(archive: Archive, sto
     gone = delete_orphans(fresh(archive), Ages())
     assert [each.info.key for each in gone] == [left]
     assert verify(fresh(archive)).problems == []
+
+
+def test_data_that_may_be_named_yet_stays_however_old_it_is(archive: Archive, store: MemoryStore) -> None:
+    """A compaction stands still between its two puts, and goes on when somebody has found orphans to delete."""
+    before, stands, goes_on, errors = contents(archive), threading.Event(), threading.Event(), list[BaseException]()
+
+    def compacts() -> None:
+        try:
+            run(fresh(archive))
+        except BinlogError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=compacts)
+
+    def hook(verb: str, key: str) -> None:
+        if verb == "put_if_absent" and "/packs/" in key and not stands.is_set():
+            store.put_s = dict.fromkeys(store.objects, 0.0)
+            stands.set()
+            assert goes_on.wait(60)
+        if verb == "delete" and key.endswith(".bin") and not goes_on.is_set():
+            goes_on.set()
+            thread.join()
+
+    store.before = hook
+    thread.start()
+    assert stands.wait(60)
+    delete_orphans(fresh(archive), Ages())
+    goes_on.set()
+    thread.join()
+    assert not errors
+    assert contents(fresh(archive)) == before
+
+
+def test_data_whose_document_is_lost_is_deleted_by_nobody(archive: Archive, store: MemoryStore) -> None:
+    before = contents(archive)
+    run(fresh(archive))
+    for pack in packs_of(archive.store):
+        document = archive.store.get(pack.key)
+        archive.store.delete(pack.key)
+        for member in pack.members:  # an expiry reads them; segments it does not
+            if member.key.startswith(layout.DDL):
+                archive.store.put(member.key, before[member.key])
+        store.put_s, there = dict.fromkeys(store.objects, 0.0), dict(store.objects)
+        expire(fresh(archive), Ages(), Policy(bases=9), (), now=archive.end(), who="me")
+        assert store.objects == there
+        archive.store.put(pack.key, document)
+    assert contents(fresh(archive)) == before
+
+
+def test_a_damaged_document_of_what_has_expired_holds_nothing_up(archive: Archive, store: MemoryStore) -> None:
+    compact(fresh(archive), run=6, newest=1)
+    gone, _ = packs_of(archive.store)
+
+    def killed(verb: str, key: str) -> None:
+        if verb == "delete" and "/probe/" not in key:
+            raise Killed
+
+    def expired() -> None:
+        expire(fresh(archive), Ages(), Policy(bases=1), (), now=archive.end(), who="me")
+
+    store.before = killed
+    with pytest.raises(Killed):
+        expired()
+    store.before = lambda _verb, _key: None
+    archive.store.put(gone.key, b"?")
+    expired()
+    assert gone.end <= archive.range().start
+    assert not {gone.key, gone.data} & {*keys(store, layout.PACKS)}
+
+
+def test_a_pack_stands_for_objects_of_its_windows_alone(archive: Archive) -> None:
+    run(fresh(archive))
+    one, other, _ = packs_of(archive.store)
+    for key in (layout.HEAD, next(other.members).key):
+        (first, *rest) = one.blocks
+        block = replace(first, members=(replace(first.members[0], key=key), *first.members[1:]))
+        with pytest.raises(BadManifest, match="no object of its windows"):
+            Pack.from_json(one.key, replace(one, blocks=(block, *rest)).to_json())
+
+
+def test_who_knows_a_pack_that_was_made_again_under_its_name_reads_on(archive: Archive) -> None:
+    before = contents(archive)
+    run(fresh(archive))
+    reader = fresh(archive)
+    assert contents(reader) == before
+    last = packs_of(archive.store)[-1]
+    for member in last.members:  # a hand puts back what lies in it, and deletes it
+        archive.store.put(member.key, before[member.key])
+    archive.store.delete(last.key)
+    archive.store.delete(last.data)
+    assert run(fresh(archive)).packs == 1
+    assert packs_of(archive.store)[-1].key == last.key
+    reader.store._blocks.clear()
+    assert contents(reader) == before
 
 
 def test_an_object_of_two_packs_is_read_from_the_one_that_is_left(archive: Archive, store: MemoryStore) -> None:
