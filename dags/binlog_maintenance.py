@@ -1,4 +1,4 @@
-"""Verifies the archive, folds a base, copies, lets go of what retention does not keep, deletes orphans."""
+"""Verifies the archive, folds a base, copies, lets go of what retention does not keep, packs, deletes orphans."""
 
 from __future__ import annotations
 

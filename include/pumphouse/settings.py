@@ -861,6 +861,11 @@ class AirflowSettings(Section):
     maintenance_full: bool = Field(
         False, description="`binlog_maintenance` reads every content when it verifies, not names and sizes alone"
     )
+    maintenance_compact: bool = Field(
+        False,
+        description="`binlog_maintenance` puts small objects of old windows into packs, which releases from before "
+        "packs do not read",
+    )
     gc_follows: Literal["snapshot", "load"] = Field(
         "snapshot",
         description="Pumps may free what the archive has, or only what every target also has; give the same value to "

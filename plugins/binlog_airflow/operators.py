@@ -459,6 +459,15 @@ class PumphouseExpireOperator(PumphouseOperator):
         return tasks.expire_archive(self.here)
 
 
+class PumphouseCompactOperator(PumphouseOperator):
+    """Packs the small objects of old windows, if `airflow.maintenance_compact` says so."""
+
+    def work(self, context: Context) -> Any:
+        """What was packed, or why nothing was."""
+        del context
+        return tasks.compact_archive(self.here)
+
+
 class PumphouseOrphansOperator(PumphouseOperator):
     """Deletes what no document names and no task that runs can name any more."""
 

@@ -353,6 +353,17 @@ def copy_archive(here: Installation = HERE) -> dict[str, Any]:
     return xcom.bounded(copy.told(copy.run(settings, tick=Told())))
 
 
+def compact_archive(here: Installation = HERE) -> dict[str, Any]:
+    """Pack the small objects of old windows where ``airflow.maintenance_compact`` says so."""
+    from pumphouse.archive.compact import compact
+
+    settings = here.settings()
+    if not settings.airflow.maintenance_compact:
+        return {"nothing": "airflow.maintenance_compact is not set"}
+    with _parts(settings) as parts:
+        return xcom.bounded(asdict(compact(parts.archive, tick=Told())))
+
+
 def delete_orphans(here: Installation = HERE) -> dict[str, Any]:
     """Delete what killed tasks left, and nothing else."""
     from pumphouse.runs import expire

@@ -141,7 +141,7 @@ def test_maintenance_runs_by_hand_alone_until_a_setting_says_when_and_verifies_b
     assert dag["timetable"] == "NullTimetable"
     assert {name: each["upstream"] for name, each in dag["tasks"].items()} == {
         "verify": [], "base": ["verify"], "copy": ["base"], "expire": ["base", "copy", "verify"],
-        "orphans": ["expire"],
+        "compact": ["expire"], "orphans": ["compact"],
     }  # fmt: skip
     assert dag["params"] == {"full": False}
     script = """

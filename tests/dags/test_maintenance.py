@@ -68,8 +68,12 @@ def test_what_retention_does_not_keep_goes_unless_a_target_does_not_say_what_it_
     (held,) = [facts["by"] for event, facts in said if event == "archive_held"]
     assert held.startswith("pumphouse_downstream does not say what it needs")
     assert world.archive.range().number == 0, "it may need everything"
-    state, tasks, _ = world.run(targets=away, **kept, PUMPHOUSE_RETENTION__WITHOUT="pumphouse_downstream")
-    assert (state, tasks) == ("success", dict.fromkeys(("verify", "base", "copy", "expire", "orphans"), "success"))
+    without = {"PUMPHOUSE_RETENTION__WITHOUT": "pumphouse_downstream", "PUMPHOUSE_AIRFLOW__MAINTENANCE_COMPACT": "true"}
+    state, tasks, _ = world.run(targets=away, **kept, **without)
+    assert (state, tasks) == (
+        "success",
+        dict.fromkeys(("verify", "base", "copy", "expire", "compact", "orphans"), "success"),
+    )
     moved = world.archive.range()
     assert moved.base is not None
     assert moved.base.ts == world.made.dumps[-1]
@@ -103,7 +107,7 @@ def test_nothing_is_deleted_from_an_archive_that_is_not_sound(world: World) -> N
     state, tasks, said = world.run(PUMPHOUSE_RETENTION__KEEP_BASES="1")
     assert state == "failed"
     assert [facts["key"] for event, facts in said if event == "archive_problem"] == [segment.key]
-    later = ("base", "expire", "orphans")
+    later = ("base", "expire", "compact", "orphans")
     assert tasks == {"verify": "failed", "copy": "success", **dict.fromkeys(later, "upstream_failed")}
     assert {each.key for each in world.archive.store.list("")} == before
 

@@ -1,4 +1,4 @@
-"""Restores from folded bases of random histories with DDL: to any moment behind one, the source as it was then."""
+"""Restores from folded bases, over packed windows, of random histories with DDL: the source as it was then."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pumphouse.archive.compact import compact
 from pumphouse.errors import FoldRefused
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import Settings
@@ -28,7 +29,7 @@ SEEDS = [int(os.environ["PUMPHOUSE_SEED"])] if "PUMPHOUSE_SEED" in os.environ el
 
 def one_history(source: DumpedSource, settings: Settings, target: TargetConnection, seed: int, restores: int) -> int:
     """Folds of a seed, and restores to moments behind them; how many began from a folded base."""
-    rng = random.Random(seed)
+    rng, packing = random.Random(seed), random.Random(~seed)
     world = Happenings(source, seed)
     from_folded = 0
     for _ in range(restores):
@@ -39,6 +40,8 @@ def one_history(source: DumpedSource, settings: Settings, target: TargetConnecti
             dump_meanwhile(source, world)
         at = rng.choice(world.marks[-4:])[0]
         folded(source, at, SMALL.model_copy(update={"unit_bytes": rng.choice([400, 1 << 20])}))
+        if packing.random() < 0.7:
+            compact(source.archive, run=packing.choice([1, 2, 3]), newest=packing.choice([0, 1]))
         if rng.random() < 0.6:
             world.publish()
         to, rows = rng.choice([mark for mark in world.marks if mark[0] >= at])

@@ -18,8 +18,10 @@ import pytest
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.compact import compact
 from pumphouse.archive.copying import copy_archive
 from pumphouse.archive.expire import Ages, delete_orphans, expire
+from pumphouse.archive.packs import packs_of
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
@@ -160,11 +162,23 @@ def _copied(world: World) -> None:
     require_restorable(there, [at for at, _ in world.made.moments])
 
 
+def _compact(world: World) -> None:
+    compact(world.through, run=1, newest=1)
+
+
+def _compacted(world: World) -> None:
+    packs, names = [*packs_of(world.archive.store)], world.names()
+    assert len(packs) > 1
+    assert not names.intersection(member.key for pack in packs for member in pack.members)
+    require_restorable(world.seen(), [at for at, _ in world.made.moments])
+
+
 _WORK: dict[str, tuple[Do, Do]] = {
     "expire": (_expire, _expired),
     "orphans": (_orphans, _no_orphans),
     "base": (_base, _folded),
     "copy": (_copy, _copied),
+    "compact": (_compact, _compacted),
 }
 
 

@@ -25,6 +25,7 @@ from pumphouse.archive.gone import why_gone
 from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.index import REMEDY, Run, read_runs, runs_in
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
+from pumphouse.archive.packs import PackedStore
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
@@ -34,7 +35,6 @@ from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConf
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
-from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.settings import ArchiveSettings
 
 log = structlog.get_logger()
@@ -54,7 +54,7 @@ class Archive:
     """The archive of one cluster in one store. Holds no state but a cache of objects that never change."""
 
     def __init__(self, store: ObjectStore, cluster_id: int, *, archive_id: str = "main") -> None:
-        self.store: ObjectStore = PrefixStore(store, f"{cluster_id}/")
+        self.store = PackedStore(store, f"{cluster_id}/")
         self.cluster_id = cluster_id
         self.archive_id = archive_id
         self._genesis: Genesis | None = None

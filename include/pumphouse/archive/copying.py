@@ -352,7 +352,8 @@ class _Copying:
                     raise BadManifest(
                         f"the copy at {self._copy.url} reaches to {show(end)}, and the archive ends at "
                         f"{show(self._archive.end())}: the archive has lost its newest windows",
-                        hint="put them back from the copy: the objects under windows/, segments/ and ddl/, then HEAD",
+                        hint="put them back from the copy: the objects under windows/, segments/, ddl/ and packs/, "
+                        "then HEAD",
                         path=layout.window_key(end), offset=0, reason="missing",
                     ) from None  # fmt: skip
             ours = sha256(found) == digest

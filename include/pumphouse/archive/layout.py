@@ -14,7 +14,7 @@ were held against it; ``drills/<begun, ms>-<attempt>.json``, how a drill ended; 
 or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too large for the registry;
 ``range/<number>.json``, versions of what is kept; ``ddl/expired/<attempt>.parquet``, the DDL jobs of windows that are
 not; ``index/<start ts>-<end ts>-<digest>.parquet``, windows as columns; ``copy.json``, which says that all of it is the
-copy of another archive.
+copy of another archive; ``packs/<start ts>-<end ts>.json`` and ``…-<attempt>.bin``, small objects of old windows.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ PROOFS = "proofs/"
 DRILLS = "drills/"
 RANGE = "range/"
 INDEX = "index/"
+PACKS = "packs/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SETTLED = "settled/"
@@ -127,6 +128,22 @@ def index_range(key: str) -> tuple[Tso, Tso, str] | None:
     """Start, end and digest that a key of `index_key` names; None for another key."""
     found = re.fullmatch(rf"{INDEX}(\d{{20}})-(\d{{20}})-([0-9a-f]{{64}})\.parquet", key)
     return None if found is None else (Tso(int(found.group(1))), Tso(int(found.group(2))), found.group(3))
+
+
+def pack_key(start: Tso, end: Tso) -> str:
+    """The document of the pack of the windows from ``start`` to ``end``."""
+    return f"{PACKS}{name20(start)}-{name20(end)}.json"
+
+
+def pack_data(start: Tso, end: Tso, attempt: str) -> str:
+    """What the pack has."""
+    return f"{PACKS}{name20(start)}-{name20(end)}-{attempt}.bin"
+
+
+def pack_range(key: str) -> tuple[Tso, Tso] | None:
+    """Start and end that a key of `pack_key` or `pack_data` names; None for another key."""
+    found = re.fullmatch(rf"{PACKS}(\d{{20}})-(\d{{20}})(?:\.json|-[0-9a-f]+\.bin)", key)
+    return None if found is None else (Tso(int(found.group(1))), Tso(int(found.group(2))))
 
 
 def folder_start(key: str) -> Tso | None:

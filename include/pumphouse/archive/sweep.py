@@ -19,6 +19,7 @@ from itertools import chain, pairwise
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun
+from pumphouse.archive.packs import packs_of
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_parts import DOCUMENTS, FILES, REMEDY, SchemaParts
 from pumphouse.archive.windows import Windows
@@ -28,7 +29,7 @@ from pumphouse.objectstore.base import ObjectInfo, ObjectStore
 from pumphouse.objectstore.probe import KEEP
 
 EXPIRED, ORPHAN = "expired", "orphan"
-_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX)
+_PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX, layout.PACKS)
 _DELETERS, _AT_ONCE = 8, 64
 _OF_DUMPS = ("/base.json", "/folded.json", "/begun.json")
 _PROBE, _PROBES = "probe/clock", 5
@@ -176,7 +177,7 @@ def find_waste(
         return now_s - each.put_s > grace_s
 
     for each in listed:
-        if each.key in named or each.key.startswith((layout.BASE, layout.SCHEMA)):
+        if each.key in named or each.key.startswith((layout.BASE, layout.SCHEMA, layout.PACKS)):
             continue
         if each.key.startswith(layout.INDEX):
             run = layout.index_range(each.key)
@@ -191,6 +192,7 @@ def find_waste(
             found.append(Waste(each, ORPHAN, "a snapshot that was killed, or DDL jobs that were put together anew"))
     found += _of_dumps(archive, listed, kept, named, old, now_s - max(grace_s, resume_s))
     found += _of_schema(archive, listed, start, old)
+    found += _of_packs(archive, listed, start, old)
     return sorted(found, key=lambda waste: _age(waste.info.key))
 
 
@@ -253,6 +255,29 @@ def _of_schema(
     for each in listed:
         if each.key.startswith(FILES) and each.key not in named and old(each):
             yield Waste(each, ORPHAN, "a rebuild of the schema that was killed, or stored schemas")
+
+
+def _of_packs(
+    archive: Archive, listed: Sequence[ObjectInfo], start: Tso, old: Callable[[ObjectInfo], bool]
+) -> Iterator[Waste]:
+    """Packs of windows that are not kept, and data beside that which the document of its range names.
+
+    A document is put once, so other data is named by none, ever. Where there is no document, one may come, whatever
+    the age of the data; or it is what is lost, and the data is the only copy.
+    """
+    ranges: dict[tuple[Tso, Tso], list[ObjectInfo]] = defaultdict(list)
+    for each in listed:
+        if (covers := layout.pack_range(each.key)) is not None:
+            ranges[covers].append(each)
+    for (begin, end), objects in ranges.items():
+        data = {each.key for each in objects if each.key.endswith(".bin")}
+        if end <= start:
+            yield from (Waste(each, EXPIRED, "windows") for each in objects)
+        elif 1 < len(data) < len(objects):
+            for pack in packs_of(archive.store, [layout.pack_key(begin, end)]):
+                if pack.data in data:
+                    left = (each for each in objects if each.key in data - {pack.data} and old(each))
+                    yield from (Waste(each, ORPHAN, "a compaction that was killed") for each in left)
 
 
 def _end_of(key: str) -> int:

@@ -42,13 +42,14 @@ from pumphouse.archive.manifest import (
     check_link,
 )
 from pumphouse.archive.objects import objects_of
+from pumphouse.archive.packs import Pack, packs_of, require_pack
 from pumphouse.archive.proofs import Proof
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_check import schema_problems
 from pumphouse.archive.segment import lengths, read_segment
 from pumphouse.archive.stats import table_stats
 from pumphouse.archive.verified import AGAIN, read_verified
-from pumphouse.errors import BinlogError
+from pumphouse.errors import BinlogError, ObjectNotFound
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
@@ -162,6 +163,7 @@ def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick)
     # What is derived and dumps first, then HEAD, then the windows: what is published meanwhile has all that it needs.
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
     index = [each.key for each in archive.store.list(layout.INDEX)]
+    packs = [each.key for each in archive.store.list(layout.PACKS)]
     dumps = [each.key for each in archive.store.list(layout.BASE)]
     bases = layout.base_documents(dumps)
     settled = [each.key for each in archive.store.list(layout.SETTLED)]
@@ -178,12 +180,14 @@ def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick)
     _check_pumps(kept, manifests, report)
     jobs = list(_work(archive, genesis, kept, manifests, schema, bases, report, deep))
     jobs += [(_check_columns, (archive, each, report, deep)) for each in chunks]
+    jobs += [(_check_pack, (archive, key, kept, deep)) for key in packs if not key.endswith(".bin")]
     with ThreadPoolExecutor(_READERS) as pool:
         for number, problems in enumerate(pool.map(_run, jobs)):
             report.problems.extend(problems)
             report.objects += 1
             tick("objects", number + 1, len(jobs))
     _count_orphans(archive, genesis, kept, manifests, report)
+    report.orphans += _unnamed_packs(archive, kept, packs)
     return report
 
 
@@ -467,6 +471,31 @@ def _check_base(archive: Archive, kept: Range, base: Base, report: VerifyReport)
         if sum(segment.rows for segment in table.segments) != table.rows
     ]
     return problems
+
+
+def _check_pack(archive: Archive, key: str, kept: Range, deep: bool) -> list[Problem]:
+    """What a pack says of itself, and its bytes; that it has what manifests name shows where their objects are read."""
+    covers = layout.pack_range(key)
+    if covers is None:
+        return [Problem(key=key, what="is no pack: delete it")]
+    try:
+        pack = Pack.from_json(key, archive.store.get(key))
+        if pack.end > kept.start:
+            require_pack(archive.store, pack, archive.cluster_id, deep=deep)
+    except BinlogError as error:
+        expired = isinstance(error, ObjectNotFound) and covers[1] <= archive.range().start
+        return [] if expired else [Problem(key=key, what=str(error))]
+    return []
+
+
+def _unnamed_packs(archive: Archive, kept: Range, keys: Sequence[str]) -> int:
+    """Data of packs that no document names."""
+    try:
+        named = {pack.data for pack in packs_of(archive.store)}
+    except BinlogError:
+        return 0  # it is named as what it is
+    ends = {key: found[1] for key in keys if key.endswith(".bin") and (found := layout.pack_range(key))}
+    return sum(key not in named and end > kept.start for key, end in ends.items())
 
 
 def _check_failed(archive: Archive, report: VerifyReport) -> None:

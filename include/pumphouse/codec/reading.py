@@ -15,7 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse.codec.columnar import binary_buffers
+from pumphouse.codec.columns import bitmap
 from pumphouse.codec.datum import Kind, kind_of
+from pumphouse.codec.layout import arrow_type
 from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
 
 # Digits of a decimal that Arrow, Parquet and Spark hold.
@@ -25,6 +28,7 @@ _MOMENT, _CIVIL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 # Years, months and days of 0 are no dates to anybody but a MySQL; others are tried.
 _ZERO = r"^0000|-00"
 Exact = Mapping[int, str]
+_NAMED = (Kind.BYTES, Kind.ENUM, Kind.SET)
 _NONE: Exact = {}
 
 
@@ -75,6 +79,38 @@ def typed(values: pa.Array, column: ColumnInfo) -> tuple[pa.Array, Exact]:
             values = pc.if_else(zero, pa.scalar(None, values.type), values)
         return _cast(values, _CIVIL if want == _MOMENT else want, exact, want)
     return _cast(values, want, _NONE, want)
+
+
+def text_type(column: ColumnInfo) -> pa.DataType:
+    """Arrow type of what `textual` gives."""
+    return arrow_type(column) if kind_of(column.type) not in _NAMED else pa.large_string()
+
+
+def textual(values: pa.Array, column: ColumnInfo) -> pa.Array:
+    """A column as `decode_images` makes it, as its text in `readable` says it; numbers stay numbers."""
+    of = kind_of(column.type)
+    if of not in _NAMED:
+        return values
+    if of is Kind.BYTES and column.type.charset == "binary":
+        return _hex(values)
+    found, odd = typed(values, column)
+    if odd:
+        mask = np.zeros(len(found), np.bool_)
+        mask[list(odd)] = True
+        found = pc.replace_with_mask(found, pa.array(mask), pa.array([odd[at] for at in sorted(odd)], found.type))
+    return found.cast(pa.large_string())
+
+
+def _hex(values: pa.Array) -> pa.Array:
+    data, offsets = binary_buffers(values, nulls=True)
+    data = data[offsets[0] : offsets[-1]]
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    pairs = np.stack([digits[data >> 4], digits[data & 15]], axis=1).reshape(-1)
+    valid = np.asarray(values.is_valid()).view(np.uint8)
+    buffers = [bitmap(valid), pa.py_buffer(2 * (offsets - offsets[0])), pa.py_buffer(pairs)]
+    texts = pa.Array.from_buffers(pa.large_string(), len(values), buffers)
+    start, between = (pa.scalar(each, pa.large_string()) for each in ("0x", ""))
+    return pc.binary_join_element_wise(start, texts, between)
 
 
 def readable(value: Any, kind: FieldType) -> int | float | str | None:

@@ -37,6 +37,7 @@ from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.base import base_command
+from pumphouse.commands.compact import compact_command
 from pumphouse.commands.copy import copy_command, promote_command
 from pumphouse.commands.expire import expire_command, mark_command, marks_command, unmark_command
 from pumphouse.commands.export import export_command
@@ -173,6 +174,7 @@ def archive() -> None:
 
 
 archive.add_command(base_command)
+archive.add_command(compact_command)
 for command in (copy_command, promote_command, expire_command, mark_command, marks_command, unmark_command):
     archive.add_command(command)
 archive.add_command(prove_command)

@@ -30,8 +30,9 @@ _MIB = 1 << 20
     "--format",
     "form",
     required=True,
-    type=click.Choice(["pb", "kafka"]),
-    help="pb: binlog files of TiDB's Drainer, which Reparo reads. kafka: the Drainer's messages.",
+    type=click.Choice(["pb", "kafka", "csv", "parquet"]),
+    help="pb: binlog files of TiDB's Drainer, which Reparo reads. kafka: the Drainer's messages. csv, parquet: the "
+    "rows of tables at a moment.",
 )
 @click.option(
     "--from",
@@ -40,6 +41,7 @@ _MIB = 1 << 20
     help="Changes that were committed after this TIME. Default: where what DESTINATION has ends.",
 )
 @to_option
+@click.option("--at", metavar="TIME", help="csv, parquet: the tables as they were at this TIME, or latest.")
 @tables_option
 @click.option(
     "--file-mib",
@@ -47,7 +49,7 @@ _MIB = 1 << 20
     default=512,
     show_default=True,
     metavar="N",
-    help="pb: a file ends with the transaction that makes it so large.",
+    help="A file ends with the transaction, or the rows, that make it so large. Not of kafka.",
 )
 @click.option(
     "--anew",
@@ -64,6 +66,7 @@ def export_command(
     form: str,
     since: str | None,
     to: str,
+    at: str | None,
     tables: tuple[str, ...],
     file_mib: int,
     destination: str | None,
@@ -71,14 +74,26 @@ def export_command(
     anew: bool,
     as_json: bool,
 ) -> None:
-    """Write a range of the archive to DESTINATION, as files or messages that others read.
+    """Write a range of the archive, or tables at a moment, to DESTINATION, as files or messages that others read.
 
-    DESTINATION is a directory or s3://BUCKET/PREFIX (pb), or a topic of Kafka (kafka; default: kafka.topic).
-    Run again, it goes on where it was killed, or where DESTINATION ends. It needs the archive alone, and no cluster.
+    DESTINATION is a directory or s3://BUCKET/PREFIX, or a topic of Kafka (kafka; default: kafka.topic). It needs the
+    archive alone, and no cluster. An export of a range (pb, kafka) that is run again goes on where it was killed, or
+    where DESTINATION ends. Tables (csv, parquet) go where nothing of them is yet.
     """
     from pumphouse.restore.plan import LATEST, parse_moment
 
     settings = context.settings
+    if form in ("csv", "parquet"):
+        if at is None or not tables or destination is None or since or anew or to != LATEST:
+            raise UsageError(
+                f"--format {form} writes tables as they were at a moment",
+                hint="--table DB.TABLE --at TIME DESTINATION, without --from, --to and --anew",
+            )
+        moment = parse_moment(at, partial(read_time, settings, word=LATEST))
+        _write_tables(settings, destination, form, moment, tables, file_mib, as_json=as_json)
+        return
+    if at is not None:
+        raise UsageError(f"--format {form} takes a range, and knows no --at", hint="--from TIME --to TIME")
     after = None if since is None else read_time(settings, since)
     upto = parse_moment(to, partial(read_time, settings, word=LATEST))
     if form == "kafka":
@@ -144,6 +159,43 @@ def _write(
         click.echo(json.dumps(with_times(report.to_dict()), indent=2, ensure_ascii=False))
     else:
         _print(report)
+
+
+def _write_tables(
+    settings: Settings,
+    destination: str,
+    form: str,
+    at: Tso | None,
+    tables: tuple[str, ...],
+    file_mib: int,
+    *,
+    as_json: bool,
+) -> None:
+    from pumphouse.commands.load import print_losses
+    from pumphouse.history.files import FileFormat, export_tables
+    from pumphouse.objectstore.open import open_store
+
+    root = _root(settings, destination)
+    with Parts(settings) as parts, bar(enabled=not as_json) as tell:
+        report = export_tables(
+            parts.readable_archive,
+            open_store(settings.archive.model_copy(update={"root": root})),
+            FileFormat(form),
+            at=at,
+            tables=tables,
+            archive_settings=settings.archive,
+            load=settings.load,
+            file_bytes=file_mib * _MIB,
+            tell=tell,
+        )
+    if as_json:
+        click.echo(json.dumps(with_times(report.to_dict()), indent=2, ensure_ascii=False))
+        return
+    for table in report.tables:
+        size = decimal(sum(file.size for file in table.files))
+        click.echo(f"{table.name}: {table.rows:,} rows, {len(table.files)} files, {size}")
+    click.echo(f"{report.destination} holds {len(report.tables)} tables as they were at {show(report.at)}")
+    print_losses(report.losses)
 
 
 def _root(settings: Settings, destination: str) -> str:

@@ -7,7 +7,7 @@ archive alone does not tell (a DDL changed them without binlogs) is refused by n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -134,13 +134,15 @@ def table_at(view: ArchiveView, table: str, at: Tso) -> TableVersion:
     return version
 
 
-def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) -> Iterator[pa.RecordBatch]:
+def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) -> Generator[pa.RecordBatch, None, None]:
     """The rows, as `decode_images` makes columns; within a bucket by key.
 
     Args:
         moment: of `moment_of`.
         connections: threads that decode.
         tell: told of each segment and bucket.
+
+    Who does not read to the end closes it: it has files on the local disk.
 
     Raises:
         BadSegment: an object is missing or damaged.

@@ -142,6 +142,8 @@ def deal(pieces: Sequence[SegmentPart], most: int) -> list[list[SegmentPart]]:
         at = weights.index(min(weights))
         tasks[at].append(piece)
         weights[at] += piece.bytes
+    for task in tasks:  # in the order in which small ones lie in a pack: what is read for one has the next
+        task.sort(key=lambda p: p.segment.key)
     return tasks
 
 

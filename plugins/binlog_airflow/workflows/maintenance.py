@@ -1,9 +1,10 @@
-"""Verifies the archive, folds a base, copies, lets go of what retention does not keep, deletes what killed tasks left.
+"""Verifies the archive, folds a base, copies, lets go of what retention does not keep, packs, deletes orphans.
 
 It runs by the setting `airflow.maintenance_cron`, or by hand. How often a base is folded says `airflow.base_days`, and
 where the copy lies `archive.copy_root`; without them none is. What is kept says the section `[retention]`; without
-`keep_bases` and `keep_days` nothing expires. Where anything is wrong with the archive, or a task before it failed,
-nothing is deleted; the copy is made all the same, up to what is damaged. Each task may be killed and run again.
+`keep_bases` and `keep_days` nothing expires. With `airflow.maintenance_compact`, small objects of old windows go into
+packs. Where anything is wrong with the archive, or a task before it failed, nothing is deleted; the copy is made all
+the same, up to what is damaged. Each task may be killed and run again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from airflow.sdk import DAG, Param, TriggerRule, chain
 
 from binlog_airflow.operators import (
     PumphouseBaseOperator,
+    PumphouseCompactOperator,
     PumphouseCopyOperator,
     PumphouseExpireOperator,
     PumphouseOrphansOperator,
@@ -32,7 +34,7 @@ def make(names: Names) -> DAG:
         __doc__,
         schedule=names.cron("maintenance_cron") or None,
         description="Verifies the archive, folds a base, copies, expires what retention does not keep, "
-        "deletes orphans.",
+        "packs small objects, deletes orphans.",
         params={
             "full": Param(
                 settings.maintenance_full,
@@ -46,9 +48,10 @@ def make(names: Names) -> DAG:
         base = PumphouseBaseOperator(task_id="base", execution_timeout=_A_DAY)
         copy = PumphouseCopyOperator(task_id="copy", execution_timeout=_A_DAY, trigger_rule=TriggerRule.ALL_DONE)
         expire = PumphouseExpireOperator(task_id="expire", execution_timeout=_HALF)
+        compact = PumphouseCompactOperator(task_id="compact", execution_timeout=_HALF)
         orphans = PumphouseOrphansOperator(task_id="orphans", execution_timeout=_HALF)
         # The copy holds every object against its digest itself, and ends before what is damaged: it waits for the
         # others, and not for their success. Expiry needs that of all three; it counts the base, and asks the copy.
-        chain(verify, base, copy, expire, orphans)
+        chain(verify, base, copy, expire, compact, orphans)
         [verify, base] >> expire
     return dag
