@@ -18,12 +18,13 @@ export PYTHONDONTWRITEBYTECODE :=
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
 
+# uv reads constraints out of a pyproject.toml where it runs, and takes none without a hash.
 $(STAMP): requirements.lock pyproject.toml
 	@echo "installing the locked packages into $(VENV): two to five minutes, without a word" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if command -v uv > /dev/null; then \
-	  uv pip install -q --python $(BIN)/python --compile-bytecode --no-deps --require-hashes -r requirements.lock && \
-	  uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	  uv --directory / pip install -q --python $(CURDIR)/$(BIN)/python --compile-bytecode --no-deps --require-hashes -r $(CURDIR)/requirements.lock && \
+	  uv --directory / pip install -q --python $(CURDIR)/$(BIN)/python --no-deps --no-build-isolation -e $(CURDIR); \
 	else \
 	  $(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock && \
 	  $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .; \
