@@ -50,7 +50,12 @@ class Site:
         self.snapshot()
 
     def snapshot(self) -> None:
+        """Take one, and wait until the page has seen it: a look serves all who come within seconds of it."""
         subprocess.run([self.stack.directory / "bin" / "pumphouse", "snapshot"], check=True, capture_output=True)
+        end = str(self.archive.end())
+        eventually(
+            lambda: json.loads(self.get("/pumphouse/status.json", "reader")[1])["archive"]["end"] == end, within_s=120
+        )
 
     def get(self, path: str, user: str | None, accept: str = "*/*") -> tuple[int, str]:
         """Status and text of an answer to a user by token; None = to nobody."""
