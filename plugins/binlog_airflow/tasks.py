@@ -393,7 +393,8 @@ def _retained_for(settings: Settings, here: Installation) -> dict[str, ServerSet
             hint="give the operator targets=[…] and restore_targets=[…], or settings_file=…",
         )
     loaded, restored = here.servers(settings)
-    found: dict[str, ServerSettings] = {**restored, **loaded}
+    # Loaded ones first, and a connection that is both as it is loaded.
+    found: dict[str, ServerSettings] = {**loaded, **restored, **loaded}
     with there_or(True):
         found[here.source] = here.settings(source=here.source, server_alone=True).source
     return found
