@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from pymysql.connections import Connection
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.proofs import Outcome, Proof
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture.passed import waiter
 from pumphouse.client import PrewriteValueBuilder, PumpClient, TransactionBinlog, encode_insert, named_row, tables
 from pumphouse.dump.run import take_dump
 from pumphouse.parts import Parts
@@ -79,15 +80,17 @@ def test_json_that_is_only_written_differently_is_equal_and_another_value_is_fou
     chain.import_(settings)
     with Parts(settings) as parts:
 
-        def taken_up(dump: Callable[..., object] = lambda *_: None) -> None:
-            dump(parts.archive, chain.cluster, parts.history, settings)
+        def taken_up(*, dumped: bool) -> None:
+            if dumped:
+                settle = waiter(chain.cluster, settings.source)
+                take_dump(parts.archive, chain.cluster, parts.history, settings, settle=settle)
             run_snapshot(parts.archive, chain.cluster, chain.cluster.tso(), settings, parts.history)
             load.run(settings)
 
         init_archive(parts.archive, chain.cluster, parts.history, settings=settings)
-        taken_up(take_dump)
+        taken_up(dumped=True)
         write(chain, settings)
-        taken_up()
+        taken_up(dumped=False)
         equal = dict.fromkeys(("doc", "named", "only"), Outcome.EQUAL)
         assert found(run_proof(settings)) == equal
         where = settings.source.model_dump(include={"host", "port", "user", "password"})
@@ -95,7 +98,7 @@ def test_json_that_is_only_written_differently_is_equal_and_another_value_is_fou
         # The source has its own text, the archive the client's, in TiDB's form.
         here = hold_against(settings, as_source, section="source", databases=["shop"])
         assert (found(here), here.equal) == (equal, True)
-        taken_up(take_dump)
+        taken_up(dumped=True)
     assert sql(chain.at_target, "SELECT j FROM shop.doc WHERE id = 0") == [('{"a": [1, 2], "b": 1}',)]
     proof = run_proof(settings)
     assert (found(proof), proof.equal, proof.rows) == (equal, True, 3 * len(WRITTEN))
