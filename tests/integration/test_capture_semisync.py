@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from pumphouse.runs import restore
+from tests.stack.local import CAPTURE
 from tests.support import mariadb
 from tests.support.capturedstack import SemiSyncStack, as_json, captured_stack
 from tests.support.capturing import rows_of
@@ -73,7 +74,11 @@ def test_a_commit_returns_once_the_pumps_have_it_and_a_lost_source_takes_none_of
         for each in writers:
             each.join()
         wanted = set(answered)
-        stack.snapshot()  # the capture goes on without its source: Pumps ask it for what they have of broken tries
+        # Pumps ask the capture for what they have of broken tries: it answers without its source, whenever it began.
+        stack.supervisor.kill(CAPTURE)
+        stack.start_capture(until="source_not_reached")
+        eventually(lambda: "does not answer" in stack.capture_record().reason, what="it says what it waits for")
+        stack.snapshot()
         stack.stop_capture()
         restore.run(stack.read_settings, dry_run=False)
         with stack.databases["restore"].connect() as connection:
@@ -96,6 +101,15 @@ def test_a_source_that_goes_on_by_itself_is_told_and_waits_again_once_it_can() -
             assert shown["semi_sync"] is False
             assert "do not wait for it" in stack.pumphouse("status").stdout
         eventually(lambda: stack.waits() is True, what="the source waits again", within_s=90)
+        stack.require_equal()
+        # Both were killed, and the capture is started first.
+        stack.supervisor.kill(CAPTURE)
+        stack.supervisor.kill("source")
+        stack.start_capture(until="source_not_reached")
+        source = stack.databases["source"]
+        source.arguments = (*source.arguments, "--rpl-semi-sync-master-enabled=ON")
+        source.start()
+        stack.run("INSERT INTO shop.a VALUES (2)")
         stack.require_equal()
 
 

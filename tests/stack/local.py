@@ -163,8 +163,8 @@ class LocalStack:
             for future in [pool.submit(pump.start) for pump in missing]:
                 future.result()
 
-    def start_capture(self, *words: str) -> None:
-        """Start it and wait until it follows. One that runs is left alone."""
+    def start_capture(self, *words: str, until: str = "capture_started") -> None:
+        """Start it and wait until it follows, or logs that event. One that runs is left alone."""
         if self.supervisor.alive(CAPTURE):
             return
         begin = self.supervisor.log_size(CAPTURE)
@@ -173,7 +173,7 @@ class LocalStack:
         def follows() -> bool:
             with open(self.supervisor.log_path(CAPTURE), "rb") as log:
                 log.seek(begin)
-                return b"capture_started" in log.read()
+                return until.encode() in log.read()
 
         self.supervisor.wait_until(CAPTURE, follows, timeout_s=240)
 

@@ -105,6 +105,7 @@ class Follower:
         self._all_published = threading.Event()
         self._waits: bool | None = None  # commits of the source, for us
         self._read_now: SourceSettings | None = None
+        self._lost = ""  # why the source is not read
 
     def run(self) -> None:
         """Until ``stop`` is set; what was read and not decided is read again next time."""
@@ -136,7 +137,7 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(mark=mark, lag_s=behind, server=self._server, waits=self._waits)
+        return Progress(mark=mark, lag_s=behind, server=self._server, why=self._lost, waits=self._waits)
 
     # -- reading ahead
 
@@ -162,12 +163,14 @@ class Follower:
                     group_bytes=capture.group_bytes,
                     stop=self._stop,
                 ) as stream:
+                    self._lost = ""
                     self._inbox.put(_Begins(server, stream))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
             except SourceFailed as error:
                 log.warning("source_lost", error=str(error), again_in_s=_AGAIN_S)
+                self._lost = error.message
                 self._all_published.clear()
                 self._inbox.put(_BROKEN)
                 self._stop.wait(_AGAIN_S)

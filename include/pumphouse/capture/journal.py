@@ -258,6 +258,11 @@ class Journal:
             self._files.append(file)
 
 
+def has_journal(directory: Path) -> bool:
+    """Whether `open_journal` finds one there."""
+    return any((directory / "journal").glob("[0-9]*.log"))
+
+
 def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
     """Open the journal of a directory, without its torn end; None where there is none.
 
@@ -266,7 +271,7 @@ def open_journal(directory: Path, identity: dict[str, Any]) -> Journal | None:
         CorruptionError: it is damaged.
     """
     folder = directory / "journal"
-    paths = sorted(folder.glob("[0-9]*.log")) if folder.exists() else []
+    paths = sorted(folder.glob("[0-9]*.log"))
     if not paths:
         return None
     if (folder / _UNSAFE).exists():

@@ -31,6 +31,7 @@ class Progress:
     mark: Mark
     lag_s: float = 0.0
     server: str = ""  # that is read now; '' = as it was
+    why: str = ""  # it is behind; '' = nothing is known to be wrong
     waits: bool | None = None  # commits of the source, for this capture; None = it does not ask for that
 
 
@@ -70,7 +71,7 @@ class Lease:
             cluster: where it is registered.
             capture_id: which.
             source: address of what it follows.
-            server: identity of the server there.
+            server: identity of the server there; '' = as it was.
             owner: what this process is called; '' = a new name.
             dead: an owner that does not run any more, whatever its record says.
             clock: of heartbeats.
@@ -92,7 +93,7 @@ class Lease:
             return CaptureRecord(
                 capture_id=capture_id,
                 source=source,
-                server=server,
+                server=server or ("" if found is None else found.server),
                 owner=owner,
                 host=socket.gethostname(),
                 state=CaptureState.RUNNING,
@@ -145,6 +146,10 @@ class Lease:
                 owner=self._record.owner,
             )
 
+    def reads(self, source: str, server: str) -> None:
+        """What it follows is known by now; `source` and `server` as in `take`."""
+        self._record = replace(self._record, source=source, server=server)
+
     def say(self, progress: Progress | None) -> None:
         """Write how far it is at once; `held` tells whether that went well."""
         self._renew(progress)
@@ -190,6 +195,7 @@ class Lease:
                 anew=progress.mark.anew,
                 server=progress.server or record.server,
                 semi_sync=progress.waits,
+                reason=reason or progress.why,
             )
 
         def change(found: CaptureRecord | None) -> CaptureRecord:

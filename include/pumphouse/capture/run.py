@@ -12,18 +12,18 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 from pymysql.err import MySQLError
 
 from pumphouse.archive.archive import Archive
-from pumphouse.capture.begin import Picture, take_picture
+from pumphouse.capture.begin import take_picture
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.follow import Follower
-from pumphouse.capture.journal import NOTHING, Journal, Mark, open_journal, timestamps_went_back
+from pumphouse.capture.journal import NOTHING, Journal, Mark, has_journal, open_journal, timestamps_went_back
 from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
@@ -39,7 +39,7 @@ from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.source import execute, session, where
 from pumphouse.durable import PRIVATE_DIR, make_dirs
-from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable
+from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable, SourceFailed
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind, NodeState
@@ -55,6 +55,7 @@ from pumphouse.settings import Settings, SourceSettings
 log = structlog.get_logger()
 
 _HISTORY_AGAIN_S = 2.0
+_SOURCE_AGAIN_S = 2.0
 _ANEW = (
     "`pumphouse capture run --anew` begins at the source's present position: what was committed in between is in no "
     "archive, and loads and restores stop there until `pumphouse archive dump` has begun a new base (docs/capture.md)"
@@ -72,7 +73,8 @@ def run_capture(
 ) -> None:
     """Follow the source of [source] until ``stop`` is set.
 
-    ``anew``: begin at the source's present position, and say in the history that rows before it are unknown.
+    While a source does not answer at the start, what is decided is told to the Pumps that ask: the source may never
+    come back. ``anew``: begin at the source's present position, and say in the history that rows before it are unknown.
 
     Raises:
         ConfigError: the source, the history or the machine lacks something; all of it is named.
@@ -80,30 +82,30 @@ def run_capture(
         CaptureRefused, GapError: the source's binlog cannot be followed from here; nothing was skipped.
     """
     table = _history_table(history)
-    configured = settings
-    settings = settings.model_copy(update={"source": find_primary(settings.source, settings.capture)})
     warm()  # before a source waits, and before a lease can run out
-    require_no_target(settings.source, settings.target_sections)
     with ExitStack() as stack:
         owner = new_owner()
         dead = stack.enter_context(_owned(settings.capture.directory, owner))
-        with session(settings.source) as connection:
-            own = own_databases(settings, connection, table)
-            _require_fit(connection, settings, own)
-            server = identity(connection)
+        run = _Run(settings, cluster, table, stop, clock)
+        there: _There | None = None
+        try:
+            there = run.look()
+        except SourceFailed:
+            if anew or not has_journal(settings.capture.directory):
+                raise
         lease = Lease.take(
             cluster,
             settings.capture.id,
-            source=where(settings.source),
-            server=server,
+            source=where((there.settings if there else settings).source),
+            server=there.server if there else "",
             owner=owner,
             dead=dead,
             clock=clock,
         )
         failure: BaseException | None = None
-        run = _Run(settings, configured, cluster, table, lease, own, stop, clock)
         try:
-            run.start(stack, anew=anew).run()
+            journal, publisher, shadow = run.answer(stack, lease, there, anew=anew)
+            run.start(there or run.wait_for_source(), journal, publisher, shadow).run()
         except Stopped:
             pass
         except (OSError, MySQLError) as error:
@@ -118,53 +120,60 @@ def run_capture(
             lease.release(run.progress(), failure)
 
 
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A source that answers, and can be captured: [source] of ``settings``. ``own``: databases there that are ours."""
+
+    settings: Settings
+    server: str
+    own: frozenset[str]
+
+
 class _Run:
     def __init__(
-        self,
-        settings: Settings,
-        configured: Settings,
-        cluster: Cluster,
-        history: MysqlTableSource,
-        lease: Lease,
-        own: frozenset[str],
-        stop: threading.Event,
-        clock: Clock,
+        self, settings: Settings, cluster: Cluster, history: MysqlTableSource, stop: threading.Event, clock: Clock
     ) -> None:
-        self._settings = settings
-        self._configured = configured  # [source] is one of several there, and may be dead
+        self._settings = settings  # [source] is one of several, and may be dead
         self._cluster = cluster
         self._history = history
-        self._lease = lease
-        self._own = own
         self._stop = stop
         self._clock = clock
-        self._journal: Journal | None = None
+        self._began = clock.now()
+        self._trouble = ""  # why there is no source yet
         self._publisher: Publisher | None = None
         self._follower: Follower | None = None
         self._kept_from = 0  # number of a stored schema
 
-    def start(self, stack: ExitStack, *, anew: bool) -> Follower:
-        """Everything up to the first byte of the binlog."""
-        capture = self._settings.capture
-        directory = capture.directory
-        self._schemas = Schemas(self._history, capture.id, self._lease.held)
+    def look(self) -> _There:
+        """The source; SourceFailed, ConfigError."""
+        settings = self._of(find_primary(self._settings.source, self._settings.capture))
+        require_no_target(settings.source, settings.target_sections)
+        with session(settings.source) as connection:
+            own = own_databases(settings, connection, self._history)
+            _require_fit(connection, settings, own)
+            return _There(settings, identity(connection), own)
+
+    def answer(
+        self, stack: ExitStack, lease: Lease, there: _There | None, *, anew: bool
+    ) -> tuple[Journal, Publisher, Shadow]:
+        """What needs no source: from now on Pumps are told what is decided. Without one the journal is there."""
+        capture, self._lease = self._settings.capture, lease
+        self._schemas = Schemas(self._history, capture.id, lease.held)
         self._schemas.create()
         self._prefix = f"capture/{capture.id}/".encode()
-        journal = self._journal = self._open(directory, anew=anew)
+        journal = self._open(capture.directory, there, anew=anew)
         stack.callback(journal.close)
         stored = self._schemas.load(journal.mark.schema)
-        shadow = Shadow.start(directory / "shadow", stored, capture.shadow)
+        shadow = Shadow.start(capture.directory / "shadow", stored, capture.shadow)  # a child, before gRPC has threads
         stack.callback(shadow.close)
         self._add_jobs(journal.jobs())  # whoever was killed right behind a decision had no time to
-        known = Known.of(list(self._history.jobs())) if self._has_table() else Known.of(())
-        schema = Schema(shadow=shadow, known=known, own=self._own, without=capture.leaves_out)
         client = PumpClient(self._cluster, tls=self._settings.tls)
         stack.callback(client.close)
         publisher = self._publisher = Publisher(
             client,
             journal,
             self._prefix,
-            held=self._lease.held,
+            held=lease.held,
             add_jobs=self._add_jobs,
             stop=self._stop,
             clock=self._clock,
@@ -179,33 +188,70 @@ class _Run:
             clock=self._clock,
         )
         stack.callback(resolver.close)
-        self._lease.keep(self.progress, lambda said: self._let_go(journal, said))
-        self._reconcile(schema, publisher, journal.mark)
+        lease.keep(self.progress, lambda said: self._let_go(journal, said))
+        return journal, publisher, shadow
+
+    def wait_for_source(self) -> _There:
+        """Look for it until it answers; Stopped, ConfigError."""
+        while True:
+            try:
+                there = self.look()
+            except SourceFailed as error:
+                log.warning("source_not_reached", error=str(error), again_in_s=_SOURCE_AGAIN_S)
+                self._trouble = error.message
+                if self._stop.wait(_SOURCE_AGAIN_S):
+                    raise Stopped from error
+            else:
+                self._lease.reads(where(there.settings.source), there.server)
+                return there
+
+    def start(
+        self, there: _There, journal: Journal, publisher: Publisher, shadow: Shadow
+    ) -> Follower:
+        """Everything up to the first byte of the binlog; after `answer`."""
+        capture = self._settings.capture
+        known = Known.of(list(self._history.jobs())) if self._has_table() else Known.of(())
+        schema = Schema(shadow=shadow, known=known, own=there.own, without=capture.leaves_out)
+        self._reconcile(schema, publisher, journal.mark, there.settings.source)
+
+        def fits(source: SourceSettings) -> None:
+            """ConfigError where a server that took the source's place cannot be captured, or is a target."""
+            require_no_target(source, self._settings.target_sections)
+            with session(source) as connection:
+                _require_fit(connection, self._of(source), there.own)
+
         self._follower = Follower(
-            self._configured,
+            self._settings,
             journal,
             publisher,
             schema,
             self._schemas,
             self._history,
-            self._require_fit,
+            fits,
             self._stop,
             self._clock,
         )
-        log.info("capture_started", id=capture.id, source=where(self._settings.source), gtid=journal.mark.gtid)
+        log.info("capture_started", id=capture.id, source=where(there.settings.source), gtid=journal.mark.gtid)
         return self._follower
 
     def progress(self) -> Progress | None:
         """For the record in the cluster; None = what it says stays."""
-        if self._journal is None:
+        if self._follower is not None:
+            return self._follower.progress()
+        if self._publisher is None:
             return None
-        if self._follower is None:
-            return None if self._publisher is None else Progress(mark=self._publisher.said)
-        return self._follower.progress()
+        return Progress(
+            mark=self._publisher.said,
+            lag_s=self._clock.now() - self._began if self._trouble else 0.0,
+            why=self._trouble,
+        )
 
     # -- the start
 
-    def _open(self, directory: Path, *, anew: bool) -> Journal:
+    def _of(self, source: SourceSettings) -> Settings:
+        return self._settings.model_copy(update={"source": source})
+
+    def _open(self, directory: Path, there: _There | None, *, anew: bool) -> Journal:
         """The journal; a new one at the source's present position where the capture is new, or that is asked for."""
         capture = self._settings.capture
         about = {"capture": capture.id, "cluster_id": self._cluster.cluster_id()}
@@ -213,10 +259,12 @@ class _Run:
         if journal is not None and not anew:
             self._require_newest(journal)
             return journal
+        if there is None:
+            raise SourceFailed(f"no source answers, and {directory} has no journal", hint="start the source")
         said = self._said()
         if journal is None and not anew and said.start_ts:  # it has run before
-            return Journal.begin(directory, about, self._found_again(said))
-        picture = self._picture()
+            return Journal.begin(directory, about, self._found_again(there.settings.source, said))
+        picture = take_picture(there.settings, self._stop, self._clock)
         number = 1 + (self._schemas.newest() if journal is None else journal.mark.schema)
         self._schemas.save(number, picture.gtid, picture.schema)
         consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
@@ -242,12 +290,12 @@ class _Run:
         """What the cluster says of this capture, which this process holds."""
         return next(each for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
 
-    def _found_again(self, said: CaptureRecord) -> Mark:
+    def _found_again(self, source: SourceSettings, said: CaptureRecord) -> Mark:
         """The mark of a journal that is lost; CaptureRefused, with what to do, where it is not found."""
         capture, lost = self._settings.capture, f"{self._settings.capture.directory} has no journal"
         hint = f"set capture.directory to where the journal is; if it is lost, {_ANEW}"
         log.warning("journal_lost", id=capture.id, directory=str(capture.directory), said=said.gtid)
-        with session(self._settings.source) as connection:
+        with session(source) as connection:
             flavor = flavor_of(server_kind(connection).version)
         archive = Archive.open(self._settings.archive, self._cluster.cluster_id())
         jobs = list(self._history.jobs()) if self._has_table() else []
@@ -290,20 +338,10 @@ class _Run:
         if now <= journal.last_start_ts:
             raise timestamps_went_back(now, journal.last_start_ts)
 
-    def _picture(self) -> Picture:
-        return take_picture(self._settings, self._stop, self._clock)
-
-    def _require_fit(self, source: SourceSettings) -> None:
-        """ConfigError where a server that took the source's place cannot be captured, or is a target."""
-        settings = self._settings.model_copy(update={"source": source})
-        require_no_target(source, settings.target_sections)
-        with session(source) as connection:
-            _require_fit(connection, settings, self._own)
-
-    def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark) -> None:
+    def _reconcile(self, schema: Schema, publisher: Publisher, mark: Mark, source: SourceSettings) -> None:
         """The history says what the source has; where rows came before the capture, that too."""
         consumed = any(not node.left for node in self._cluster.nodes(NodeKind.DRAINER))
-        with session(self._settings.source) as connection:
+        with session(source) as connection:
 
             def had_rows(db: str, table: str) -> bool:
                 if not consumed:

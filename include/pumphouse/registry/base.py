@@ -49,7 +49,7 @@ class CaptureRecord:
     last of it, seconds since the epoch, 0 = nothing yet. ``start_ts``, ``commit_ts``: of that last one; a commit ts
     of 0: nothing was decided since the journal began, which was then. ``anew``: the history does not say yet that
     rows before that are unknown. ``semi_sync``: whether commits of the source wait for it; None: it does not ask for
-    that, or has not looked yet. ``reason``: of a state FAILED.
+    that, or has not looked yet. ``reason``: why it FAILED, or is behind.
     """
 
     capture_id: str

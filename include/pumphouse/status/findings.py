@@ -109,7 +109,8 @@ def _captures(status: Status) -> Iterator[Finding]:
         elif each.state == "stopped":
             yield _warning(who, f"it was stopped {each.silent_s:.0f} s ago", start)
         elif each.lag_s > CAPTURE_LAG_S:
-            yield _warning(who, f"it is {each.lag_s:.0f} s behind", "pumphouse capture status; pumphouse pumps")
+            what = f"it is {each.lag_s:.0f} s behind" + (f": {each.reason}" if each.reason else "")
+            yield _warning(who, what, "pumphouse capture status; pumphouse pumps")
         if each.state == "running" and each.semi_sync is False:
             what = "the source's commits do not wait for it (semi-sync is off there, or fell back)"
             yield _warning(who, what, "pumphouse capture check; pumphouse pumps")
