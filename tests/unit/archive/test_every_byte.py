@@ -18,6 +18,7 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable, write_columns
+from pumphouse.archive.compact import compact
 from pumphouse.archive.declare import accept, declare_lost, read_declared, read_settled
 from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
@@ -49,7 +50,7 @@ TABLE = TableInfo.from_dict(table_info(100, "t", [column(1, "id", flag=3)]))
 class Small:
     """The archive and its bytes by object; every change is made to the file itself and taken back."""
 
-    def __init__(self, folder: Path, *, later: bool = True) -> None:
+    def __init__(self, folder: Path, *, later: bool = True, packed: bool = False) -> None:
         self.world = World(folder)
         self.root = folder / "root"
         self.world.store = open_store(ArchiveSettings(root=f"file://{self.root}"))
@@ -58,6 +59,9 @@ class Small:
             write_verified(self.archive, self.archive.end())
             self._dump(done=True)
             self._dump(done=False)
+        if packed:
+            compact(self.archive, run=2, newest=0)
+            compact(self.archive, run=1, newest=0)
         self.folder = self.root / str(self.world.cluster.cluster_id())
         files = sorted(each for each in self.folder.rglob("*") if each.is_file())
         self.objects = {each.relative_to(self.folder).as_posix(): each.read_bytes() for each in files}
@@ -151,6 +155,15 @@ def small(tmp_path_factory):
         pump.stop()
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """The same, with what its windows have in packs."""
+    made = Small(tmp_path_factory.mktemp("packed"), packed=True)
+    yield made
+    for pump in made.world.pumps:
+        pump.stop()
+
+
 # Of the bytes of an object each so-and-so-many-th by default; no power of two, so that all bits have their turn.
 _SAMPLE = 13
 
@@ -237,6 +250,34 @@ def test_every_swapped_pair_is_found(small):
         small.put(one, small.objects[one])
         small.put(two, small.objects[two])
     assert small.problems() == ""
+
+
+@pytest.mark.row("A4", "A5")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), _SAMPLE])
+def test_every_flipped_byte_of_every_pack_is_found(packed, step):
+    assert packed.problems() == ""
+    assert len(packed.of("packs/", end=".json")) > 1
+    assert packed.of("segments/") == []
+    for end in (".json", ".bin"):  # who cannot read the one does not look at the other
+        flip(packed, packed.of("packs/", end=end), step)
+    assert packed.problems() == ""
+
+
+@pytest.mark.row("A4", "A5")
+def test_a_missing_pack_and_one_in_the_place_of_another_object_is_found(packed):
+    packs = packed.of("packs/")
+    for key in packs:
+        (packed.folder / key).unlink()
+        assert packed.problems(), key
+        packed.put(key, packed.objects[key])
+    for one, two in combinations(packed.objects, 2):
+        if one in packs or two in packs:
+            packed.put(one, packed.objects[two])
+            packed.put(two, packed.objects[one])
+            assert packed.problems(), (one, two)
+            packed.put(one, packed.objects[one])
+            packed.put(two, packed.objects[two])
+    assert packed.problems() == ""
 
 
 LIES = {
