@@ -71,6 +71,8 @@ class Outcome:
     ddls: list[str] = field(default_factory=list)
     windows: int = 0
     scheduled_windows: int = 0
+    binlog_bytes: int = 0
+    archive_bytes: int = 0
     load_tries: int = 0
     held: HeldLoad | None = None
     killed: Killed | None = None
@@ -331,7 +333,11 @@ class Demo:
 
     def _count_runs(self) -> None:
         api, outcome = self.stack.airflow.api(), self.outcome
-        outcome.windows = len(self._archive().windows())
+        windows = self._archive().windows()
+        outcome.windows = len(windows)
+        segments = [each for window in windows for each in window.segments]
+        outcome.binlog_bytes = sum(each.payload_bytes for each in segments)
+        outcome.archive_bytes = sum(each.bytes for each in segments)
         outcome.scheduled_windows = watch.scheduled_windows(api)
         outcome.gc_reports = sum(run["state"] == "success" for run in api.runs(watch.GC))
         tasks = api.tasks(watch.LOAD, outcome.killed.run) if outcome.killed else []
@@ -439,6 +445,11 @@ def summary(outcome: Outcome, seconds: float) -> list[tuple[str, object]]:
         ("rolled back", f"{counts['rolled back']:,}"),
         ("DDLs", f"{len(outcome.ddls)} of {len(set(outcome.ddls))} kinds"),
         ("snapshot windows", f"{outcome.windows}, {outcome.scheduled_windows} of them scheduled runs of Airflow"),
+        (
+            "archive",
+            f"{outcome.archive_bytes / 1e6:.1f} MB for {outcome.binlog_bytes / 1e6:.1f} MB of binlogs"
+            f" ({outcome.archive_bytes / max(1, outcome.binlog_bytes):.2f})",
+        ),
         ("killed and started again", "pump-2; the capture"),
         (
             "First load held",
