@@ -58,6 +58,7 @@ class SparkEngine:
     def __init__(self, settings: SparkSettings, *, connections: int = 2, app: str = "pumphouse-load") -> None:
         self._settings = settings
         self._connections = connections
+        self._lanes = max(settings.shuffle_partitions, connections)
         self._app = app
         self._session: SparkSession | None = None
         self._ours = False
@@ -87,7 +88,7 @@ class SparkEngine:
 
         self._travel = travel = Travel.of(self.session)
         tasks = deal(pieces, self._settings.shuffle_partitions)
-        lanes = max(self._settings.shuffle_partitions, self._connections)
+        lanes = self._lanes
         entries = self.session.range(0, len(tasks), 1, len(tasks)).mapInArrow(
             _decoder(context, travel, tasks), SPARK_SCHEMA
         )
@@ -135,7 +136,7 @@ class SparkEngine:
             return apply_here(context, [self._small[unit] for unit in units], connections=self._connections)
         rows = (
             self._units.filter(_of_epochs(units) & (f.col("phase") == units[0].phase))
-            .mapInArrow(_applier(context, frozenset(units)), _APPLIED_SCHEMA)
+            .mapInArrow(_applier(context.shared(self._lanes), frozenset(units)), _APPLIED_SCHEMA)
             .collect()
         )
         for row in rows:

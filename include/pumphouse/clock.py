@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Protocol
 
@@ -39,6 +40,26 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+class Throttle:
+    """Bytes a second over all threads; 0 = as fast as it goes."""
+
+    def __init__(self, rate: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = clock.monotonic()
+
+    def took(self, size: int) -> None:
+        """Wait until what was taken was due."""
+        if not self._rate:
+            return
+        with self._lock:
+            now = self._clock.monotonic()
+            self._free_at = max(self._free_at, now) + size / self._rate
+            wait = self._free_at - now
+        self._clock.sleep(wait)
 
 
 def duration(seconds: float) -> str:

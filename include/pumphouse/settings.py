@@ -688,6 +688,11 @@ class LoadSettings(Section):
     )
     unit_bytes: int = Field(64 * MIB, ge=1 << 16, description="target size of one load unit in bytes")
     connections: int = Field(2, ge=1, description="units applied at once")
+    bytes_per_s: int = Field(
+        0,
+        ge=0,
+        description="bytes of rows per second sent to the target over all connections, a unit at a time; 0 = no limit",
+    )
     max_plan_bytes: int = Field(
         32 * GIB, ge=1, description="maximum archive bytes in one plan; a longer range is loaded in several plans"
     )

@@ -26,9 +26,9 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.view import has_rows, read_view
 from pumphouse.capture.passed import waiter
 from pumphouse.cli import cli
-from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.clock import SYSTEM_CLOCK, Throttle
 from pumphouse.diff.compare import compare
-from pumphouse.dump.chunks import ChunkWriter, Throttle
+from pumphouse.dump.chunks import ChunkWriter
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.dump.source import TableChanged, execute, session
 from pumphouse.errors import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from pumphouse.executor.executor import Executor
 from pumphouse.loader import state
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
 from pumphouse.settings import Settings
@@ -236,3 +238,22 @@ def everything(target: TargetConnection) -> dict[str, Any]:
     )
     rows = {f"{db}.{name}": target.query(f"SELECT * FROM `{db}`.`{name}`") for db, name in names}
     return {"databases": databases, **rows}
+
+
+@pytest.mark.row("L1")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+def test_a_load_sends_no_more_bytes_a_second_than_it_may(
+    source: MadeSource, settings: Settings, target: TargetConnection, mode: str
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as txn:
+        for id_ in range(2500):
+            txn.insert("t", id=id_, s=b"x" * 60)
+    source.cut()
+    limited = settings.load.model_copy(update={"mode": mode, "bytes_per_s": 100_000, "buckets": 4})
+    began = time.monotonic()
+    load.run(settings.model_copy(update={"load": limited}))
+    assert time.monotonic() - began > 1.2
+    assert target_rows(target) == source.snapshot()

@@ -205,9 +205,7 @@ class _Run:
                 self._lease.reads(where(there.settings.source), there.server)
                 return there
 
-    def start(
-        self, there: _There, journal: Journal, publisher: Publisher, shadow: Shadow
-    ) -> Follower:
+    def start(self, there: _There, journal: Journal, publisher: Publisher, shadow: Shadow) -> Follower:
         """Everything up to the first byte of the binlog; after `answer`."""
         capture = self._settings.capture
         known = Known.of(list(self._history.jobs())) if self._has_table() else Known.of(())

@@ -19,7 +19,7 @@ from pymysql.err import MySQLError
 from pumphouse.archive import layout
 from pumphouse.archive.base import BaseChunk, write_columns
 from pumphouse.archive.publish import put_once
-from pumphouse.clock import Clock
+from pumphouse.clock import Throttle
 from pumphouse.dump.rows import text_columns
 from pumphouse.dump.source import TableChanged, execute, is_tidb, session
 from pumphouse.dump.table import TableReader
@@ -36,26 +36,6 @@ _LEAST_ROWS = 100
 
 class Stopped(Exception):
     """Nothing more is to be read."""
-
-
-class Throttle:
-    """Bytes a second over all threads; 0 = as fast as it goes."""
-
-    def __init__(self, rate: int, clock: Clock) -> None:
-        self._rate = rate
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._free_at = clock.monotonic()
-
-    def took(self, size: int) -> None:
-        """Wait until what was taken was due."""
-        if not self._rate:
-            return
-        with self._lock:
-            now = self._clock.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._rate
-            wait = self._free_at - now
-        self._clock.sleep(wait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
+from pumphouse.clock import SYSTEM_CLOCK, Clock, Throttle
+from pumphouse.dump.chunks import ChunkWriter, Stopped
 from pumphouse.dump.objects import read_objects
 from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
 from pumphouse.dump.survey import Survey, survey

@@ -290,6 +290,7 @@ class Executor:
             target=self._connection.settings,
             claim=Claim(task=plan.task, plan=plan.number, fence=self._owner.number),
             server=Looks(self._connection).server,
+            bytes_per_s=self._settings.bytes_per_s,
         )
         total, done = len(units) + len(work.events), 0
         ddls = DdlExecutor(self._connection, self._owner, self._task, routes=self._rules.routes)

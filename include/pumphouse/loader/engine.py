@@ -155,6 +155,8 @@ def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connec
     dealt = list(together.values())
     lanes = [lane for lane in (dealt[at::connections] for at in range(connections)) if lane]
 
+    context = context.shared(len(lanes) or 1)
+
     def run(lane: Sequence[Sequence[Sequence[Blob]]]) -> int:
         blobs = (blob for some in lane for unit in some for blob in unit)
         return sum(rows for _, rows, done in stages.apply(context, blobs) if done)

@@ -9,6 +9,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from pumphouse import advice
+from pumphouse.clock import Throttle
 from pumphouse.errors import RowRejected
 from pumphouse.loader.blob import ENTRIES, Blob, blobs_of
 from pumphouse.loader.columns import shown
@@ -39,11 +40,19 @@ class UnitSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyContext:
-    """What applying needs; picklable. Holds the target's secret. ``server``: which one owns the target's lock."""
+    """What applying needs; picklable. Holds the target's secret.
+
+    ``server``: which one owns the target's lock. ``bytes_per_s``: of rows, over all connections; 0 = no limit.
+    """
 
     target: TargetSettings
     claim: Claim
     server: str
+    bytes_per_s: int = 0
+
+    def shared(self, connections: int) -> ApplyContext:
+        """For one of so many connections."""
+        return replace(self, bytes_per_s=-(-self.bytes_per_s // connections))
 
 
 def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
@@ -109,12 +118,15 @@ def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId
     """Stage 3: apply units, the blobs of one in a row; yields (unit, rows, whether it was applied now)."""
     with TargetConnection.open(context.target) as connection:
         require_server(connection, context.server)
+        throttle = Throttle(context.bytes_per_s)
         most = TIDB_UNIT_BYTES if connection.dialect is Dialect.TIDB else _SCAN_BYTES
         for some in _in_one_scan(([*group] for _, group in groupby(blobs, key=lambda blob: blob.group)), most):
             units = [(unit[0].head, _batches(unit)) for unit in some]
             done = apply_units(connection, context.claim, units)
             for (head, batches), now in zip(units, done, strict=True):
                 yield head.unit, sum(batch.num_rows for batch in batches), now
+                if now:
+                    throttle.took(sum(batch.nbytes for batch in batches))
 
 
 def scan_of(unit: Sequence[Blob]) -> tuple[int, int] | None:

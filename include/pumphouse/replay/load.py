@@ -120,6 +120,7 @@ class Stream:
             self.fence,
             connections=self.settings.connections,
             job_rows=_ROUND_ROWS // (2 * self.settings.connections),
+            bytes_per_s=self.settings.bytes_per_s,
             safety=lambda: safety,
             close_round=self._close_round,
             committed=self._count,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
-from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.clock import SYSTEM_CLOCK, Clock, Throttle
 from pumphouse.errors import LoadError
 from pumphouse.loader.fence import hold_shared
 from pumphouse.loader.looks import Looks, require_server
@@ -39,6 +39,7 @@ class Rounds:
         fence: number that each transaction must find.
         connections: transactions at once.
         job_rows: row changes of one transaction on the target, more or less; whole groups.
+        bytes_per_s: of rows, over all connections, a round at a time; 0 = no limit.
         safety: how a round runs, asked when it begins.
         close_round: called in the transaction that ends a round.
         committed: called with a round behind its commit.
@@ -53,6 +54,7 @@ class Rounds:
         *,
         connections: int,
         job_rows: int,
+        bytes_per_s: int = 0,
         safety: Callable[[], Safety],
         close_round: Callable[[TargetConnection, Round], None],
         committed: Callable[[Round], None],
@@ -62,6 +64,7 @@ class Rounds:
         require_loadable(owner)
         self._settings, self._owner, self._fence, self._server = settings, owner, fence, Looks(owner).server
         self._job_rows, self._clock = job_rows, clock
+        self._throttle = Throttle(bytes_per_s, clock) if bytes_per_s else None
         self._safety, self._close_round, self._committed, self._failed = safety, close_round, committed, failed
         self._pool = ThreadPoolExecutor(connections, "replay")
         self._sessions: queue.SimpleQueue[tuple[TargetConnection, float]] = queue.SimpleQueue()
@@ -100,6 +103,8 @@ class Rounds:
                 if self._error is None:
                     self._run(round_)
                     self._committed(round_)
+                    if self._throttle is not None:
+                        self._throttle.took(sum(len(c.new or c.old or b"") for group in round_.groups for c in group))
             except BaseException as error:  # noqa: BLE001 - the thread that runs the replay raises it
                 self._error = error
                 self._failed(error)
