@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import email.policy
 import os
+import re
 import signal
+import socketserver
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +110,7 @@ class Site:
 
 
 class World:
-    """Two sites, and an Airflow whose DAG folder has a file for each, one with a mistake, and the documented sample."""
+    """Two sites, and an Airflow whose DAG folder has a file for each, one with a mistake, and the documented samples."""
 
     def __init__(self, work: Path, stack: contextlib.ExitStack, **more: Any) -> None:
         self.work = work
@@ -121,7 +125,9 @@ class World:
         (dags / "eu.py").write_text(_EU.format(settings=str(work / "eu.toml")))
         (dags / "us.py").write_text(_US)
         (dags / "broken.py").write_text(_BROKEN.format(settings=str(work / "broken.toml")))
-        (dags / "own.py").write_text(documented())
+        (dags / "own.py").write_text(documented("nightly_reporting"))
+        watch_archive = documented("watch_archive").replace("15 minutes ago", "1 second ago").replace("=60", "=3")
+        (dags / "watch.py").write_text(watch_archive)
         supervisor = Supervisor(work / "run")
         stack.callback(supervisor.stop_all)
         self.airflow = AirflowServer(
@@ -179,16 +185,50 @@ class World:
         return found[0]
 
 
-def documented() -> str:
-    """The sample of docs/airflow.md."""
+def documented(dag_id: str) -> str:
+    """A sample of docs/airflow.md."""
     text = (ROOT / "docs" / "airflow.md").read_text()
-    return next(part for part in text.split("```python\n")[1:] if "nightly_reporting" in part).split("```")[0]
+    return next(part for part in text.split("```python\n")[1:] if f'"{dag_id}"' in part).split("```")[0]
+
+
+class Mailbox(socketserver.ThreadingTCPServer):
+    """A mail server that keeps what it gets."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Mail)
+        self.mails: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self.connection = {
+            "conn_type": "smtp", "host": "127.0.0.1", "port": self.server_address[1],
+            "extra": {"disable_ssl": True, "disable_tls": True},
+        }  # fmt: skip
+
+
+class _Mail(socketserver.StreamRequestHandler):
+    server: Mailbox
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline().upper().strip():
+            if line == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                self.server.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+            self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 OK\r\n")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def mailbox() -> Iterator[Mailbox]:
+    with Mailbox() as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
-        yield World(tmp_path_factory.mktemp("own"), stack)
+        yield World(tmp_path_factory.mktemp("own"), stack, connections={"smtp_default": mailbox.connection})
 
 
 def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_alone(world: World) -> None:
@@ -222,6 +262,16 @@ def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
     assert world.eu.rows()[2] == "by hand"
     told = world.api.result("nightly_reporting", run, "report")
     assert "rows, up to 20" in told
+
+
+@pytest.mark.row("O3")
+def test_the_documented_watch_writes_a_mail_when_the_archive_is_late(world: World, mailbox: Mailbox) -> None:
+    world.wait_for({"watch_archive"})
+    run = world.run("watch_archive")
+    assert world.api.wait_for_run("watch_archive", run, timeout_s=240)["state"] == "failed"
+    eventually(lambda: mailbox.mails, within_s=60, what="the mail is there")
+    mail = str(email.message_from_string(mailbox.mails[0], policy=email.policy.default)["Subject"])
+    assert re.match(r"The archive is late: after 3 s, it is at \S+ .*, not ", mail), mail
 
 
 @pytest.mark.slow  # the factory's DAGs load above; here, the page's own words do it

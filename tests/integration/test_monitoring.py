@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules, evaluated by a real Prometheus on a running Pump."""
+"""The dashboards and the alert rules, evaluated by a real Prometheus on a running Pump."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import subprocess
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
 from pumphouse.status.exposition import serve
 from pumphouse.status.look import look
+from pumphouse.status.report import CaptureStatus, CopyStatus, DrillStatus, HeldBy, RedProof, Status, TargetStatus
 from tests.stack.ports import free_port
 from tests.stack.system import find_program
 from tests.support.madearchive import MadeSource
@@ -26,8 +28,10 @@ from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-BOARD = json.loads((DEPLOY / "grafana/dashboards/pumps.json").read_text())
-PANELS = {panel["title"]: [each["expr"] for each in panel["targets"]] for panel in BOARD["panels"]}
+BOARDS = [json.loads(path.read_text()) for path in sorted((DEPLOY / "grafana/dashboards").glob("*.json"))]
+PANELS = [
+    pytest.param(panel, id=f"{board['title']}, {panel['title']}") for board in BOARDS for panel in board["panels"]
+]
 RULES = {rule["alert"]: rule for rule in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]}
 
 
@@ -57,8 +61,11 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        found = self.ask("query?" + urllib.parse.urlencode({"query": expression}))
-        return [float(each["value"][1]) for each in found["result"]]
+        return [float(each["value"][1]) for each in self.series(expression)]
+
+    def series(self, expression: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("query?" + urllib.parse.urlencode({"query": expression}))["result"]
+        return found
 
     def close(self) -> None:
         self.process.kill()
@@ -72,8 +79,34 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PumpServ
         yield found
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """The same, of which the exporter sees all that there can be."""
+    with _watched(tmp_path_factory.mktemp("boards"), _with_all) as (_, prometheus):
+        yield prometheus
+
+
+def _with_all(seen: Status) -> Status:
+    """A look, and what a cluster has whose every family of metrics has a value."""
+    now = seen.now
+    archive = replace(
+        seen.archive, restorable_from=now, verified_to=now, copy=CopyStatus(url="", end=now), failed={"dump": "by a test"},
+        drill=DrillStatus(verdict="equal", green=True, at=now, into="", age_s=1, why="", again=""),
+        held_by=(HeldBy(who="p", why="", hint=""),), red=(RedProof(target="h:1", task="a", at=now, tables=("d.t",)),),
+    )  # fmt: skip
+    capture = CaptureStatus(
+        capture_id="c", source="", host="", state="running", silent_s=0, gtid="", lag_s=1, transactions=1,
+        semi_sync=None, reason="",
+    )  # fmt: skip
+    of = ("target", "restore_target.spare")
+    targets = tuple(TargetStatus(section=each, address="h:1", task="a", at=now) for each in of)
+    return replace(seen, archive=archive, targets=targets, captures=(capture,))
+
+
 @contextmanager
-def _watched(folder: Path) -> Iterator[tuple[PumpServer, Prometheus]]:
+def _watched(
+    folder: Path, seen: Callable[[Status], Status] = lambda found: found
+) -> Iterator[tuple[PumpServer, Prometheus]]:
     cluster = FileCluster(folder / "cluster")
     with PumpServer(folder, cluster) as pump:
         pump.transaction()
@@ -82,7 +115,7 @@ def _watched(folder: Path) -> Iterator[tuple[PumpServer, Prometheus]]:
         pump.consumer(source.genesis())
         where = {"cluster.url": f"file://{folder}/cluster", "archive.root": f"file://{folder}/archive"}
         settings = Settings.read(None, where)
-        server, thread = serve(lambda: look(settings), "127.0.0.1", 0)
+        server, thread = serve(lambda: seen(look(settings)), "127.0.0.1", 0)
         prometheus = Prometheus(folder / "prometheus", pump.http, f"127.0.0.1:{server.server_port}")
         try:
             eventually(lambda: _scrapes(prometheus) >= 6, within_s=60)
@@ -101,15 +134,30 @@ def _scrapes(prometheus: Prometheus) -> float:
         return 0
 
 
-@pytest.mark.row("P14")
-@pytest.mark.parametrize("title", PANELS)
-def test_each_panel_has_values_of_a_running_pump(scraped: tuple[PumpServer, Prometheus], title: str) -> None:
-    for expression in PANELS[title]:
+@pytest.mark.row("P14", "O3")
+@pytest.mark.parametrize("panel", PANELS)
+def test_each_panel_has_values_of_what_runs(shown: Prometheus, panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        found = shown.series(target["expr"])
         # A Pump that has refused nothing has no series of refusals.
-        values = scraped[1].values(expression) or [0.0] * (title == "Refused")
-        assert values, expression
-        if title.endswith("behind the clock") and "GC" not in title:
-            assert 0 <= values[0] < 300, expression  # seconds, on a busy machine too
+        assert found or panel["title"] == "Refused", target
+        named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        assert all(named <= set(each["metric"]) for each in found), target
+        # What is gone stands red for as long as the board looks back, unless only the last scrape is asked.
+        assert panel["type"] != "stat" or target["instant"]
+        if "behind the clock" in panel["title"] and "GC" not in panel["title"] and "time()" in target["expr"]:
+            assert 0 <= float(found[0]["value"][1]) < 300, target  # seconds, on a busy machine too
+
+
+@pytest.mark.row("O3", "O5")
+def test_boards_are_told_apart_and_ask_the_prometheus_that_is_provisioned() -> None:
+    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    for name in ("uid", "title"):
+        assert len({board[name] for board in BOARDS}) == len(BOARDS)
+    for board in BOARDS:
+        assert {(each["datasource"]["type"], each["datasource"]["uid"]) for each in board["panels"]} == {
+            (source["type"], source["uid"])
+        }
 
 
 @pytest.mark.row("P14")

@@ -333,6 +333,33 @@ def test_a_prewrite_without_an_outcome_is_named_by_its_age_before_the_watermark_
     assert held.next == f"pumphouse pump status {pump.node_id}"
 
 
+@pytest.mark.row("O2", "O3")
+@pytest.mark.parametrize(
+    ("hours", "age", "late"),
+    [
+        ((24, 24), 60, False),
+        ((24, 24), 73, True),
+        ((24, 0.2, 0.1), 20, False),  # by hand in the morning, twice
+        ((0.1, 0.1, 0.1, 0.1), 0.25, False),
+        ((0.1, 0.1, 0.1, 0.1), 0.35, True),
+        ((12, 0.1, 0.1, 0.1), 1, True),  # caught up after an outage, and stands still again
+        ((12, 0.1, 0.1, 0.1), 35, True),
+        ((0.1,), 30, True),  # a young one: what lies before its genesis is no window
+    ],
+)
+def test_an_archive_is_late_by_twice_the_interval_of_its_schedule(
+    mine: Settings, source: MadeSource, cluster: FileCluster, hours: tuple[float, ...], age: float, late: bool
+) -> None:
+    source.ts = int(cluster.tso()) - (int((sum(hours) + age) * 3_600_000) << 18)
+    source.genesis()
+    for each in hours:
+        source.tick(int(each * 3_600_000))
+        source.cut()
+    status = look(mine)
+    assert status.archive.late is late
+    assert any("it ends" in each.what for each in found(status, "archive")) is late
+
+
 def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     mine: Settings, source: MadeSource, cluster: FileCluster
 ) -> None:

@@ -274,6 +274,7 @@ def metrics() -> str:
         NOTE.format(source="pump_service/metrics.py and pump_service/process/store_samples.py"),
         """A Pump serves its own metrics. `pumphouse status --listen HOST:PORT` serves what no Pump knows: the archive, targets, captures, drills, and who holds what.
 `deploy/alerts.yaml` has alert rules over both, each with its `runbook`; `deploy/prometheus.yaml` scrapes both.
+`deploy/grafana/dashboards` has boards for Grafana: of Pumps, archive, loads, restores and captures. They expect a data source whose uid is `prometheus`.
 
 ## Of a Pump
 

@@ -39,7 +39,7 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     # First of all: what everything else is for does not work.
     found = [*_drill(status, settings), *_proofs(status, settings), *_cluster(status, no_cluster)]
     if not no_cluster:
-        late = late_s(status.archive.interval_s, settings)
+        late = late_s(status.archive.interval_s)
         found += [*_copy(status, settings)]
         found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
         found += [*_captures(status), *_consumers(status, settings)]
@@ -116,11 +116,9 @@ def _captures(status: Status) -> Iterator[Finding]:
             yield _warning(who, what, "pumphouse capture check; pumphouse pumps")
 
 
-def late_s(interval_s: float | None, settings: Settings) -> float:
-    """From which age on an archive is late, in seconds, where its newest window is so long: late by twice that."""
-    if interval_s is None:
-        return LATE_S
-    return max(_SHORTEST_LATE_S, min(_INTERVALS * interval_s, settings.archive.consumer_stale_s))
+def late_s(interval_s: float | None) -> float:
+    """From which age on an archive is late, in seconds, where its windows are so long: late by twice that."""
+    return LATE_S if interval_s is None else max(_SHORTEST_LATE_S, _INTERVALS * interval_s)
 
 
 def _writers(status: Status) -> Iterator[Finding]:

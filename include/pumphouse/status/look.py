@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice, pairwise
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from pumphouse.archive import consumer
+from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.copied import behind
 from pumphouse.archive.coverage import judge_all
@@ -67,6 +68,9 @@ from pumphouse.status.report import (
     only_restored,
 )
 
+# So many windows say how far apart snapshots are; and so many names one request of an object store has.
+_NEWEST = 3
+_LISTED = 1000
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
 _ONE_S = 0.9
@@ -137,7 +141,7 @@ def look(
     status = Status(
         cluster=without_secrets(settings.cluster.url),
         now=now,
-        archive=replace(found, late_s=late_s(found.interval_s, settings)),
+        archive=replace(found, late_s=late_s(found.interval_s)),
         pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
         targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
         consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
@@ -252,12 +256,26 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         checkpoint=None if cluster is None else consumer.checkpoint(cluster, archive.archive_id),
         held_by=() if cluster is None else _held_by(cluster, known, declared, end),
         declared_lost=len(declared),
-        interval_s=None if last is None else (physical_ms(last.end) - physical_ms(last.start)) / 1000,
+        interval_s=None if last is None else _interval_s(archive, kept.start, last, now),
         failed=_failed(archive, last),
         without={each.name: each.why for base in archive.bases(MAX_TSO)[-1:] for each in base.without},
         drill=_drill(archive, now),
         red=tuple(_red(each) for each in red_proofs(archive)),
     )
+
+
+def _interval_s(archive: Archive, begin: Tso, last: Manifest, now: Tso) -> float:
+    """The longest of the newest windows: one that is added by hand, between two of the schedule, is short.
+
+    Older ones are looked at as far before the end as that is before now: what lies there decides whether it is late,
+    and one request names it. Where that are more than a few windows, the newest one tells enough.
+    """
+    since = Tso(max(begin, 2 * last.end - now))
+    listed = archive.store.list(layout.WINDOWS, after=layout.before_window(since))
+    starts = [layout.window_start(each.key) for each in islice(listed, _LISTED)]
+    bounds = [since, *starts, last.end][-1 - _NEWEST :] if len(starts) < _LISTED else ()
+    windows = ((last.start, last.end), *pairwise(bounds))
+    return max(physical_ms(end) - physical_ms(start) for start, end in windows) / 1000
 
 
 def _copy(parts: Parts, settings: Settings) -> CopyStatus:

@@ -82,9 +82,9 @@ class ArchiveStatus:
 
     ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
     ``held_by``: what holds its next window, whether Pumps answer or not. ``declared_lost``: ranges of Pumps.
-    ``interval_s``: length of its newest window. ``failed``: snapshot or dump -> how it failed, and has not ended well
-    since. ``without``: tables that its newest dump lacks by a rule, with the reason. ``next``: what has to be typed
-    before `archive init` where there is no archive ('' = nothing).
+    ``interval_s``: length of its newest windows, the longest of them. ``failed``: snapshot or dump -> how it failed,
+    and has not ended well since. ``without``: tables that its newest dump lacks by a rule, with the reason.
+    ``next``: what has to be typed before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
     ``copy`` None: the settings name none.
