@@ -439,17 +439,14 @@ def summary(outcome: Outcome, seconds: float) -> list[tuple[str, object]]:
     """Rows of the table that is printed at the end."""
     counts, mark, freed, restored = outcome.counts, outcome.mark, outcome.freed, outcome.restored
     held, killed = outcome.held, outcome.killed
+    taken, binlogs = outcome.archive_bytes, outcome.binlog_bytes
     return [
         ("transactions", f"{counts['transactions']:,}"),
         ("row changes", f"{counts['rows']:,}"),
         ("rolled back", f"{counts['rolled back']:,}"),
         ("DDLs", f"{len(outcome.ddls)} of {len(set(outcome.ddls))} kinds"),
         ("snapshot windows", f"{outcome.windows}, {outcome.scheduled_windows} of them scheduled runs of Airflow"),
-        (
-            "archive",
-            f"{outcome.archive_bytes / 1e6:.1f} MB for {outcome.binlog_bytes / 1e6:.1f} MB of binlogs"
-            f" ({outcome.archive_bytes / max(1, outcome.binlog_bytes):.2f})",
-        ),
+        ("archive", f"{taken / 1e6:.1f} MB for {binlogs / 1e6:.1f} MB of binlogs ({taken / max(1, binlogs):.2f})"),
         ("killed and started again", "pump-2; the capture"),
         (
             "First load held",
