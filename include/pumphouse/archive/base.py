@@ -146,8 +146,9 @@ class Base(Record):
         """Read ``base.json``; BadManifest, also when it is another archive's."""
 
         def read(value: dict[str, Any]) -> tuple[Base, int, str]:
-            whole = {**value, "tables": [each for each in value["tables"] if each["rows"] is not None]}
-            without = tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None)
+            tables = strict.array(value["tables"])
+            whole = {**value, "tables": [each for each in tables if each["rows"] is not None]}
+            without = tuple(TableWithout.from_dict(each) for each in tables if each["rows"] is None)
             base = cls.read(whole, columns=True, sha256=sha256(data), without=without)
             return (
                 base,

@@ -1,7 +1,8 @@
 """Records: dataclasses that are JSON objects. Each field is told once: its type says how it is written and read.
 
 A field has its own name in the object, and the order of the class. It is read strictly (`pumphouse.model.strict`): a
-value of another type or size raises ValueError, a missing one KeyError. Marks in ``Annotated`` say what differs.
+value of another type or size raises ValueError, a missing one KeyError; both name the field. Marks in ``Annotated`` say
+what differs.
 """
 
 from __future__ import annotations
@@ -56,8 +57,12 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        values = ((each, getattr(self, each.attribute)) for each in _fields(type(self)))
-        return {each.name: each.write(value) for each, value in values if not (each.unsaid and value == each.default)}
+        found = {}
+        for attribute, name, write, _, _, unsaid, default in _fields(type(self)):
+            value = getattr(self, attribute)
+            if not unsaid or value != default:
+                found[name] = write(value)
+        return found
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -67,20 +72,25 @@ class Record:
     @classmethod
     def read(cls, data: dict[str, Any], **aside: Any) -> Self:
         """Read the JSON object; ``aside``: the fields that are not in it."""
-        for each in _fields(cls):
-            if each.read is not None and (each.name in data or not each.absent):
-                aside[each.attribute] = each.read(data[each.name])
+        strict.mapping(data)
+        for attribute, name, _, read, absent, _, _ in _fields(cls):
+            if read is not None and (name in data or not absent):
+                value = data[name]
+                try:
+                    aside[attribute] = read(value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from error
         return cls(**aside)
 
 
-_Write = Callable[[Any], Any]
+_Form = Callable[[Any], Any]
 
 
 class _Field(NamedTuple):
     attribute: str
     name: str
-    write: _Write
-    read: _Write | None
+    write: _Form
+    read: _Form | None
     absent: bool = False
     unsaid: bool = False
     default: Any = None
@@ -100,7 +110,10 @@ def _fields(cls: type[Any]) -> tuple[_Field, ...]:
             continue
         name = next((mark.name for mark in marks if isinstance(mark, Named)), each.name)
         absent, unsaid = LATER in marks or UNSAID in marks, UNSAID in marks
-        found.append(_Field(each.name, name, *_forms(hints[each.name]), absent, unsaid, each.default))
+        write, read = _forms(hints[each.name])
+        if unsaid and each.default is None:  # it is never written as null, so null is refused
+            read = _forms(get_args(get_args(hints[each.name])[0])[0])[1]
+        found.append(_Field(each.name, name, write, read, absent, unsaid, each.default))
         for behind in (written for written, field in cls.BEHIND.items() if field == each.name):
             result = get_type_hints(getattr_static(cls, behind).fget, include_extras=True)["return"]
             found.append(_Field(behind, behind, _forms(result)[0], None))
@@ -108,7 +121,7 @@ def _fields(cls: type[Any]) -> tuple[_Field, ...]:
     return _KNOWN[cls]
 
 
-def _forms(hint: Any) -> tuple[_Write, _Write]:
+def _forms(hint: Any) -> tuple[_Form, _Form]:
     """How values of a type are written, and read."""
     if (plain := _PLAIN.get(hint)) is not None:
         return plain
@@ -128,19 +141,19 @@ def _forms(hint: Any) -> tuple[_Write, _Write]:
     raise TypeError(f"{hint} has no form in JSON")
 
 
-def _forms_of_many(key: Any, value: Any) -> tuple[_Write, _Write]:
+def _forms_of_many(key: Any, value: Any) -> tuple[_Form, _Form]:
     """Of a tuple, ``key`` is the type and ``value`` an ellipsis. A map by numbers is written by the order of these."""
     number, (write, read) = _forms(key)[1], _forms(key if value is ... else value)
     if value is ...:
-        return lambda values: [*map(write, values)], lambda values: tuple(map(read, values))
+        return lambda values: [*map(write, values)], lambda values: tuple(map(read, strict.array(values)))
     if key is str:
         return (
             lambda values: {name: write(each) for name, each in values.items()},
-            lambda values: {name: read(each) for name, each in values.items()},
+            lambda values: {name: read(each) for name, each in strict.mapping(values).items()},
         )
     return (
         lambda values: {str(name): write(each) for name, each in sorted(values.items())},
-        lambda values: {number(int(name)): read(each) for name, each in values.items()},
+        lambda values: {number(int(name)): read(each) for name, each in strict.mapping(values).items()},
     )
 
 
@@ -148,15 +161,15 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _or_none(form: _Write, value: Any) -> Any:
+def _or_none(form: _Form, value: Any) -> Any:
     return None if value is None else form(value)
 
 
-_PLAIN: dict[Any, tuple[_Write, _Write]] = {
+_PLAIN: dict[Any, tuple[_Form, _Form]] = {
     str: (_same, strict.text),
     int: (_same, strict.integer),
-    Tso: (_same, strict.integer),
+    Tso: (int, strict.integer),  # those that are taken from a column are numpy's
     bool: (_same, strict.boolean),
     float: (_same, strict.number),
-    bytes: (bytes.hex, bytes.fromhex),
+    bytes: (bytes.hex, lambda value: bytes.fromhex(strict.text(value))),
 }

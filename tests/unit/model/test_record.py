@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import pytest
 
 from pumphouse.model.record import ASIDE, LATER, UNSAID, Named, Record, Uint64
@@ -25,6 +27,7 @@ class Whole(Record):
     kept: bool = False
     since: Annotated[int, LATER] = 7
     why: Annotated[str, UNSAID] = ""
+    upto: Annotated[Tso | None, UNSAID] = None
     parts: tuple[Part, ...] = ()
     counts: dict[int, int] | None = None
     digest: Annotated[str, ASIDE] = ""
@@ -65,8 +68,24 @@ def test_what_earlier_releases_did_not_write_has_its_default() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("at_ts", "5"), ("at_ts", 1 << 63), ("number", 1 << 64), ("number", -1), ("number", True), ("kept", 1),
-     ("why", None), ("counts", {"x": 1}), ("counts", {"1": 1.5}), ("parts", [{"key": ["zz"]}])],
+     ("why", None), ("upto", None), ("counts", {"x": 1}), ("counts", {"1": 1.5}), ("counts", []),
+     ("parts", [{"key": ["zz"]}]), ("parts", [{"key": [0]}]), ("parts", [{"key": "00"}]), ("parts", [1]), ("parts", {})],
 )  # fmt: skip
-def test_a_value_of_another_type_or_size_is_refused(name: str, value: object) -> None:
-    with pytest.raises(ValueError):
+def test_a_value_of_another_type_or_size_is_refused_by_the_name_of_its_field(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: "):
         Whole.from_dict({**WRITTEN, name: value})
+
+
+def test_a_refusal_names_the_fields_down_to_the_value() -> None:
+    with pytest.raises(ValueError, match=r"^parts: key: 5 is no list$"):
+        Whole.from_dict({**WRITTEN, "parts": [{"key": 5}]})
+
+
+def test_what_is_no_object_is_refused() -> None:
+    with pytest.raises(ValueError, match="is no object"):
+        Whole.from_dict([*WRITTEN])  # type: ignore[arg-type]
+
+
+def test_a_moment_that_was_taken_from_a_column_is_written() -> None:
+    made = replace(Whole.from_dict(WRITTEN), ts=Tso(np.int64(5)), upto=Tso(np.int64(6)))
+    assert json.loads(json.dumps(made.to_dict())) == {**WRITTEN, "upto": 6}

@@ -121,6 +121,7 @@ def record(name: str, *prefixes: bytes, at: float = 1000.0) -> ResolverRecord:
     return ResolverRecord(resolver_id=name, host=f"{name}:1", prefixes=prefixes, heartbeat=at)
 
 
+@pytest.mark.row("P6")
 def test_a_resolver_is_live_for_ten_seconds_after_its_heartbeat():
     found = record("a", b"a")
     assert is_live(found, 1009.9)
