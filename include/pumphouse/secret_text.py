@@ -6,7 +6,6 @@ This hides a password from whoever looks over a shoulder, no more: the key is in
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from typing import Any
 
@@ -23,23 +22,6 @@ def encrypt(text: str, key: bytes) -> str:
     iv = os.urandom(_IV_BYTES)
     worker = _cipher(key, iv).encryptor()
     return base64.b64encode(iv + _SEPARATOR + worker.update(text.encode()) + worker.finalize()).decode()
-
-
-def decrypt(text: str, key: bytes) -> str:
-    """Read what `encrypt` or binlogctl wrote; UsageError where it is none."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise UsageError("ciphertext not valid", hint="it is base64") from error
-    iv, separator, rest = data[:_IV_BYTES], data[_IV_BYTES : _IV_BYTES + 1], data[_IV_BYTES + 1 :]
-    if separator != _SEPARATOR:
-        raise UsageError("ciphertext not valid")
-    worker = _cipher(key, iv).decryptor()
-    try:
-        plain: bytes = worker.update(rest) + worker.finalize()
-        return plain.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError("ciphertext not valid", hint=f"was it made with another {KEY_VARIABLE}?") from error
 
 
 def secret_key(environment: dict[str, str] | None = None) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from pumphouse.codec.crc import crc_more
 from pumphouse.codec.jit import Bytes, Ints, kernel
 from pumphouse.codec.raw import copy_bytes, load_u32, load_u64
-from pumphouse.codec.wire import read_field, read_uvarint
+from pumphouse.codec.wire import put_uvarint, read_field, read_uvarint, uvarint_bytes
 
 BAD, PREWRITE, COMMIT = 0, 1, 2
 
@@ -162,39 +162,24 @@ def merge_all(data: Bytes, commit_at: Ints, head: Ints, tail_at: Ints, tail: Int
 
 
 @kernel
-def varint_size(value: int) -> int:
-    """Bytes of a number as protobuf writes it."""
-    rest = np.uint64(value)
-    size = 1
-    while rest >= np.uint64(0x80):
-        rest >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@kernel
-def put_varint(out: Bytes, at: int, value: int) -> int:
-    """Write a number; the position behind it."""
-    rest = np.uint64(value)
-    while rest >= np.uint64(0x80):
-        out[at] = np.uint8(rest & np.uint64(0x7F)) | np.uint8(0x80)
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return at + 1
-
-
-@kernel
 def meta_size(start: int, commit: int) -> int:
     """Bytes of a Meta; proto3 leaves zeros out."""
-    return (1 + varint_size(start) if start else 0) + (1 + varint_size(commit) if commit else 0)
+    return (1 + uvarint_bytes(np.uint64(start)) if start else 0) + (
+        1 + uvarint_bytes(np.uint64(commit)) if commit else 0
+    )
 
 
 @kernel
 def entity_size(payload: int, start: int, commit: int) -> int:
     """Bytes of an Entity: an empty pos, the payload, the meta."""
     meta = meta_size(start, commit)
-    return 2 + (1 + varint_size(payload) + payload if payload else 0) + 1 + varint_size(meta) + meta
+    return (
+        2
+        + (1 + uvarint_bytes(np.uint64(payload)) + payload if payload else 0)
+        + 1
+        + uvarint_bytes(np.uint64(meta))
+        + meta
+    )
 
 
 @kernel
@@ -204,7 +189,7 @@ def message_offsets(payload_offsets: Ints, start: Ints, commit: Ints, out: Ints)
     for row in range(len(start)):
         out[row] = at
         entity = entity_size(payload_offsets[row + 1] - payload_offsets[row], start[row], commit[row])
-        at += 5 + 1 + varint_size(entity) + entity
+        at += 5 + 1 + uvarint_bytes(np.uint64(entity)) + entity
     out[len(start)] = at
 
 
@@ -221,19 +206,19 @@ def encode_messages(
             out[at + 1 + byte] = np.uint8(size >> (24 - 8 * byte) & 0xFF)
         payload = payload_offsets[row + 1] - payload_offsets[row]
         out[at + 5] = 0x0A
-        at = put_varint(out, at + 6, entity_size(payload, start[row], commit[row]))
+        at = put_uvarint(out, at + 6, np.uint64(entity_size(payload, start[row], commit[row])))
         out[at], out[at + 1] = 0x0A, 0
         at += 2
         if payload:
             out[at] = 0x12
-            at = put_varint(out, at + 1, payload)
+            at = put_uvarint(out, at + 1, np.uint64(payload))
             copy_bytes(out, at, payloads, payload_offsets[row], payload)
             at += payload
         out[at] = 0x22
-        at = put_varint(out, at + 1, meta_size(start[row], commit[row]))
+        at = put_uvarint(out, at + 1, np.uint64(meta_size(start[row], commit[row])))
         if start[row]:
             out[at] = 0x08
-            at = put_varint(out, at + 1, start[row])
+            at = put_uvarint(out, at + 1, np.uint64(start[row]))
         if commit[row]:
             out[at] = 0x10
-            at = put_varint(out, at + 1, commit[row])
+            at = put_uvarint(out, at + 1, np.uint64(commit[row]))

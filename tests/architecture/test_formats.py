@@ -14,7 +14,6 @@ from pump_service.api import arrow as pull_frame
 from pump_service.node.lifecycle import TABLE, Action
 from pump_service.store import frame
 from pumphouse.archive import ddl, layout, segment
-from pumphouse.codec import key
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso
@@ -23,7 +22,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.registry.file_tso import boot_id
 from tests.e2e.story import write_up
 from tests.stack.local import LocalStack
-from tests.support import formats
+from tests.support import formats, rowreference
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -141,7 +140,7 @@ def test_a_record_and_a_footer_are_the_bytes_of_the_drawing(payload: bytes) -> N
 
 
 def test_a_row_key_is_the_bytes_of_the_drawing() -> None:
-    made = key.record_key(-7, 12)
+    made = rowreference.record_key(-7, 12)
     assert formats.read("row-key", made) == {"t": b"t", "table_id": -7, "r": b"_r", "handle": 12}
     assert len(made) == formats.size_of("row-key")
 

@@ -14,7 +14,10 @@ from pumphouse.archive import snapshot, window
 
 ARCHIVE = Path(pumphouse.__path__[0]) / "archive"
 # Objects of the archive are JSON by their format, and `archive verify --json` prints its report.
-_DOCUMENTS = {"base", "objects", "range", "manifest", "genesis", "declare", "drills", "proofs", "verify"}
+_DOCUMENTS = {
+    "base", "copyof", "declare", "drills", "failed", "genesis", "manifest", "objects", "packs", "proofs", "range",
+    "schema_parts", "verified", "verify",
+}  # fmt: skip
 
 
 def _speaks_json(path: Path) -> set[str]:

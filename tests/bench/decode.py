@@ -9,11 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from pumphouse.archive.segment import ROW_GROUP_BYTES
-from pumphouse.codec import columnar, payload, row
+from pumphouse.codec import columnar, payload
 from pumphouse.codec.layout import RowLayout
 from pumphouse.model.binlog import MutationType
 from tests.bench.harness import Result, Watch
 from tests.bench.sysbench import Workload
+from tests.support import rowreference
 
 _TXNS, _REPEATS = 10_000, 10
 _KEY = ("id",)
@@ -22,13 +23,13 @@ _KEY = ("id",)
 def _reference_rate(workload: Workload, values: list[bytes]) -> float:
     began, rows = time.perf_counter(), 0
     for value in values:
-        for _, kind, image in payload.row_changes(value):
+        for _, kind, image in rowreference.row_changes(value):
             if kind == MutationType.INSERT:
-                row.decode_insert(workload.table, image)
+                rowreference.decode_insert(workload.table, image)
             elif kind == MutationType.UPDATE:
-                row.decode_update(workload.table, image)
+                rowreference.decode_update(workload.table, image)
             else:
-                row.decode_delete(workload.table, image)
+                rowreference.decode_delete(workload.table, image)
             rows += 1
     return rows / (time.perf_counter() - began)
 

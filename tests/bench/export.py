@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pumphouse.codec import payload
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.model.binlog import MutationType
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, archive
-from tests.support import pbmessages
+from tests.support import pbmessages, rowreference
 from tests.support.kafkabroker import MISSING, KafkaBroker
 from tests.support.madearchive import MadeSource
 
@@ -54,7 +53,7 @@ def _plain_rate() -> float:
     began, rows = time.perf_counter(), 0
     for value in values:
         message = pbmessages.Binlog(tp=0, commit_ts=1)
-        for _, kind, image in payload.row_changes(value):
+        for _, kind, image in rowreference.row_changes(value):
             event = pbmessages.event("d", workload.table, workload.table, _OPS[MutationType(kind)], image)
             message.dml_data.events.append(event)
             rows += 1

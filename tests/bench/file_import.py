@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pumphouse.codec import payload, row
+from pumphouse.codec import row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.export.run import export_pb
 from pumphouse.model.binlog import MutationType
 from pumphouse.objectstore.file import FileStore
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, archive
-from tests.support import pbmessages
+from tests.support import pbmessages, rowreference
 from tests.support.madearchive import MadeSource
 
 _TXNS, _CHANGES = 100_000, 10
@@ -53,10 +53,14 @@ def _plain_rate() -> float:
     encode: dict[int, Callable[..., bytes]] = {
         INSERT: row.encode_insert, UPDATE: row.encode_update, DELETE: row.encode_delete,
     }  # fmt: skip
-    decode = {INSERT: row.decode_insert, UPDATE: row.decode_update, DELETE: row.decode_delete}
+    decode = {
+        INSERT: rowreference.decode_insert,
+        UPDATE: rowreference.decode_update,
+        DELETE: rowreference.decode_delete,
+    }
     events = []
     for value in workload.transactions(200, 1):
-        for _, kind, image in payload.row_changes(value):
+        for _, kind, image in rowreference.row_changes(value):
             op = _OPS[MutationType(kind)]
             made = pbmessages.event("d", workload.table, workload.table, op, image)
             events.append((op, made.SerializeToString(), decode[op](workload.table, image)))

@@ -52,17 +52,7 @@ def test_two_clusters_are_archived_loaded_and_restored(held: Path, tmp_path: Pat
                 "eu_pumphouse_restore": of_server("pumphouse_downstream", restored),
             },
         )  # fmt: skip
-        prefixes = ("eu_", "us_")
-        world.wait_for({f"{prefix}binlog_{name}" for prefix in prefixes for name in ("snapshot", "load", "restore")})
-        world.eu.write(1, "Europe")
-        world.us.write(1, "America")
-        for prefix in prefixes:
-            for name in ("schema", "load"):
-                world.api.unpause(f"{prefix}binlog_{name}")
-        runs = {prefix: world.run(f"{prefix}binlog_snapshot") for prefix in prefixes}
-        for prefix, run in runs.items():
-            world.ended(f"{prefix}binlog_snapshot", run)
-            world.followed(f"{prefix}binlog_load")
+        world.loaded("restore")
         assert (world.eu.rows(), world.us.rows()) == ({1: "Europe"}, {1: "America"})
         dag_id = "eu_binlog_restore"
         world.api.unpause(dag_id)

@@ -184,6 +184,25 @@ class World:
         assert found[0]["state"] == "success", watch.failure(self.api, dag_id, found[0]["dag_run_id"])
         return found[0]
 
+    def loaded(self, *more: str) -> dict[str, dict[str, Any]]:
+        """A row of each installation, when a snapshot and the load behind it have brought it; the loads by prefix.
+
+        ``more``: DAGs to wait for besides.
+        """
+        prefixes = ("eu_", "us_")
+        self.wait_for(
+            {f"{prefix}binlog_{name}" for prefix in prefixes for name in ("snapshot", "schema", "load", *more)}
+        )
+        self.eu.write(1, "Europe")
+        self.us.write(1, "America")
+        for prefix in prefixes:
+            for name in ("schema", "load"):
+                self.api.unpause(f"{prefix}binlog_{name}")
+        runs = {prefix: self.run(f"{prefix}binlog_snapshot") for prefix in prefixes}
+        for prefix, run in runs.items():
+            self.ended(f"{prefix}binlog_snapshot", run)
+        return {prefix: self.followed(f"{prefix}binlog_load") for prefix in prefixes}
+
 
 def documented(dag_id: str) -> str:
     """A sample of docs/airflow.md."""
@@ -232,24 +251,15 @@ def world(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterato
 
 
 def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_alone(world: World) -> None:
-    prefixes = ("eu_", "us_")
-    world.wait_for({f"{prefix}binlog_{name}" for prefix in prefixes for name in ("snapshot", "schema", "load")})
-    world.eu.write(1, "Europe")
-    world.us.write(1, "America")
-    for prefix in prefixes:
-        for name in ("schema", "load"):
-            world.api.unpause(f"{prefix}binlog_{name}")
-    runs = {prefix: world.run(f"{prefix}binlog_snapshot") for prefix in prefixes}
-    for prefix, run in runs.items():
-        world.ended(f"{prefix}binlog_snapshot", run)
-        loaded = world.followed(f"{prefix}binlog_load")
+    loads = world.loaded()
+    for prefix, loaded in loads.items():
         (task,) = world.api.tasks(f"{prefix}binlog_load", loaded["dag_run_id"])
         assert task["pool"] == ("america" if prefix == "us_" else "default_pool")
     assert world.eu.rows()[1] == "Europe"  # other tests write there, too
     # The first load may be of the interval that had ended when the DAG was unpaused.
     eventually(lambda: world.us.rows() == {1: "America"}, within_s=400, what="the row is on the target")
     names = {each["name"] for each in world.api.call("GET", "/assets?limit=100")["assets"]}
-    assert names >= {f"{prefix}pumphouse_{what}" for prefix in prefixes for what in ("archive", "schema", "target")}
+    assert names >= {f"{prefix}pumphouse_{what}" for prefix in loads for what in ("archive", "schema", "target")}
     (error,) = world.api.import_errors()
     assert "setting 'airflow.drill_cron': 'at noon' is no cron expression" in error
 

@@ -12,7 +12,7 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.codec.payload import PrewriteValueBuilder
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
@@ -21,6 +21,7 @@ from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
 from tests.support import kafkabroker, mariadb
 from tests.support.connections import connection_variables
 from tests.support.kafkabroker import KafkaBroker
+from tests.support.loading import read_checkpoint
 from tests.support.nojobs import NoJobHistory, status_api
 from tests.support.pumpserver import PumpServer
 

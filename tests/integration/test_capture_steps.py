@@ -22,11 +22,12 @@ from pumphouse.capture.recover import Recovery
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
-from pumphouse.codec.payload import PrewriteValueBuilder, parse_prewrite_value
+from pumphouse.codec.payload import PrewriteValueBuilder
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, TlsSettings
 from tests.support.killed import Killed
 from tests.support.pumpserver import PumpServer
+from tests.support.rowreference import parse_prewrite_value
 
 PREFIX = b"capture/main/"
 TRANSACTIONS = 300

@@ -14,7 +14,7 @@ from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, TargetUnreachable, UsageError
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import drill, expire, load, proof
@@ -23,7 +23,7 @@ from pumphouse.status.look import look
 from tests.support import formats
 from tests.support.agedarchive import Aged, grown, require_restorable
 from tests.support.dumpedsource import DumpedSource
-from tests.support.loading import restored
+from tests.support.loading import read_checkpoint, restored
 from tests.support.madearchive import MadeSource, target_rows
 from tests.support.mariadb import as_lines
 from tests.support.motoserver import s3_server

@@ -21,7 +21,7 @@ from pumphouse.client import admin
 from pumphouse.codec import payload
 from pumphouse.errors import BadManifest, BinlogError, LoadError, TargetUnavailable
 from pumphouse.loader.confirmed import Stand, ask, decide, publish
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.table import Job, MysqlType
 from pumphouse.model.tso import Tso, show
@@ -30,6 +30,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from tests.support.checkpoints import set_checkpoint
+from tests.support.loading import read_checkpoint
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually

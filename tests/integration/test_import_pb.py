@@ -37,7 +37,7 @@ from pumphouse.objectstore.open import open_store
 from pumphouse.parts import Parts
 from pumphouse.runs.history import told_changes
 from pumphouse.settings import ArchiveSettings, Settings, TargetSettings
-from tests.support import everytype, mariadb, pbmessages
+from tests.support import everytype, mariadb, pbmessages, rowreference
 from tests.support.loading import restored
 from tests.support.motoserver import s3_server
 from tests.support.recorded import DIRECTORY, Recorded, replayed, take_windows
@@ -110,12 +110,12 @@ def changes_of(archive: Archive) -> Iterator[tuple[str, MutationType, Any]]:
     """Every row change as the codec's reference reads it."""
     timeline = read_view(archive).timeline
     tables = {version.table.id: version.table for version in timeline.tables_at(MAX_TSO)}
-    read = {0: row.decode_insert, 1: row.decode_update, 4: row.decode_delete}
+    read = {0: rowreference.decode_insert, 1: rowreference.decode_update, 4: rowreference.decode_delete}
     for window in archive.read([each.key for each in archive.store.list(layout.WINDOWS)]):
         for segment in window.segments:
             for batch in archive.segment_batches(window, segment):
                 for data in batch.column("payload").to_pylist():
-                    for table_id, kind, image in payload.row_changes(payload.parse(data).prewrite_value):
+                    for table_id, kind, image in rowreference.row_changes(payload.parse(data).prewrite_value):
                         yield tables[table_id].name, kind, read[int(kind)](tables[table_id], image)
 
 

@@ -13,7 +13,7 @@ from pumphouse.codec.row import encode_delete
 from pumphouse.errors import PartitionUnsettled, RowRejected, TargetUnavailable
 from pumphouse.loader import state
 from pumphouse.loader.ddl import DdlExecutor
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.replay import load as replay_load
 from pumphouse.runs import load
@@ -28,6 +28,7 @@ from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same 
     test_rows_that_share_a_key_which_is_being_dropped_all_arrive,
 )
 from tests.support.killed import Killed, calls_until_killed
+from tests.support.loading import read_checkpoint
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "mode": "replay"}

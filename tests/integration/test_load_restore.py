@@ -21,12 +21,12 @@ from pumphouse.errors import (
 from pumphouse.executor.executor import Executor
 from pumphouse.loader import state
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
 from tests.support.killed import Killed
-from tests.support.loading import restored
+from tests.support.loading import read_checkpoint, restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 

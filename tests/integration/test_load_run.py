@@ -24,7 +24,7 @@ from pumphouse.errors import (
 from pumphouse.executor.executor import Executor
 from pumphouse.loader import fence, stages, state, unit
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
@@ -33,7 +33,7 @@ from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.kind import is_mysql
-from tests.support.loading import restored
+from tests.support.loading import read_checkpoint, restored
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "buckets": 3}

@@ -14,13 +14,13 @@ import pytest
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.verify import VerifyReport, verify
 from pumphouse.errors import RestoreError
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.runs import load, schema
 from pumphouse.settings import LoadRule, Settings
-from tests.support.loading import restored
+from tests.support.loading import read_checkpoint, restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
 READS = ("get", "list", "size", "open")

@@ -16,7 +16,7 @@ from pumphouse.cli import cli
 from pumphouse.errors import AccessDenied, BinlogError, ConfigError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.grants import in_columns_alone, missing_privileges
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import restore
@@ -24,6 +24,7 @@ from pumphouse.settings import Settings, SourceSettings, TargetSettings
 from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.kind import is_mysql
+from tests.support.loading import read_checkpoint
 from tests.support.madearchive import MadeSource, column, target_rows
 
 pytestmark = pytest.mark.row("R1")

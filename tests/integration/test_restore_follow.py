@@ -13,7 +13,7 @@ from pumphouse.archive.proofs import read_proofs
 from pumphouse.errors import ConfigError, LoadError, RestoreError, UsageError
 from pumphouse.loader import decode, state
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load, restore
@@ -23,7 +23,7 @@ from tests.integration.test_several_targets import Site
 from tests.integration.test_steps import everything, killing, small_plans, states
 from tests.support.checkpoints import set_checkpoint
 from tests.support.killed import Killed
-from tests.support.loading import restored
+from tests.support.loading import read_checkpoint, restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 pytestmark = pytest.mark.row("R1", "L6")

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from pumphouse.client import named_row, tables
-from pumphouse.codec.row import decode_delete, decode_insert, decode_update, encode_delete, encode_insert, encode_update
+from pumphouse.codec.row import encode_delete, encode_insert, encode_update
 from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.ddl import DdlExecutor
@@ -32,6 +32,7 @@ from tests.stack.mariadb import MariaDbServer
 from tests.support import everytype, mariadb
 from tests.support.kind import is_mysql
 from tests.support.loading import drop_all
+from tests.support.rowreference import decode_delete, decode_insert, decode_update
 
 # What one CREATE can say beyond `everytype.TABLES`.
 RICH = (

@@ -13,13 +13,14 @@ from pumphouse.archive import consumer
 from pumphouse.cli import cli
 from pumphouse.errors import ConfigError
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
 from tests.integration.test_load_rules import put, without
 from tests.support import mariadb
 from tests.support.checkpoints import set_checkpoint
+from tests.support.loading import read_checkpoint
 from tests.support.madearchive import MadeSource, column, target_rows
 
 ID = column(1, "id", flag=3)

@@ -16,21 +16,14 @@ from hypothesis import strategies as st
 from pumphouse.codec import row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, walk
 from pumphouse.codec.layout import RowLayout
-from pumphouse.codec.payload import (
-    PrewriteValueBuilder,
-    make_commit,
-    make_prewrite,
-    merge,
-    parse,
-    parse_prewrite_value,
-    row_changes,
-)
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, parse
 from pumphouse.codec.walk import payload_problem
 from pumphouse.errors import BadBinlog, CodecError
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import TableInfo
 from pumphouse.proto import binlog_pb2 as pb
-from tests.support import rowgen
+from tests.support import rowgen, rowreference
+from tests.support.rowreference import parse_prewrite_value, row_changes
 
 pytestmark = pytest.mark.row("L1", "S3")
 # A campaign raises this: PROPERTY_EXAMPLES=5000 pytest tests/property
@@ -52,11 +45,11 @@ def slow(written: TableInfo, wanted: TableInfo, op: int, image: bytes) -> list[d
     """One dictionary a side, by the reference."""
     table = row.as_read(written, wanted)
     if op == UPDATE:
-        sides: Sequence[row.Row] = row.decode_update(table, image)
+        sides: Sequence[row.Row] = rowreference.decode_update(table, image)
     else:
-        sides = [(row.decode_insert if op == INSERT else row.decode_delete)(table, image)]
+        sides = [(rowreference.decode_insert if op == INSERT else rowreference.decode_delete)(table, image)]
     return [
-        {wanted.column_by_id(i).name: v for i, v in row.project(written, wanted, side).items()}  # type: ignore[union-attr]
+        {wanted.column_by_id(i).name: v for i, v in rowreference.project(written, wanted, side).items()}  # type: ignore[union-attr]
         for side in sides
     ]
 
@@ -104,12 +97,14 @@ def test_the_reference_gives_back_what_was_encoded(data: st.DataObject) -> None:
     old, new = data.draw(rowgen.rows(table)), data.draw(rowgen.rows(table))
     virtual = {c.id for c in table.columns if c.generated and not c.generated_stored}
     writable = {c.id for c in table.columns if c.state in (3, 2, 5)} - virtual
-    decoded = row.decode_insert(table, encode(table, INSERT, old, new, 5))
+    decoded = rowreference.decode_insert(table, encode(table, INSERT, old, new, 5))
     assert {i: v for i, v in new.items() if i in writable and v is not None} == decoded
-    sides = row.decode_update(table, encode(table, UPDATE, old, new, 5))
+    sides = rowreference.decode_update(table, encode(table, UPDATE, old, new, 5))
     assert sides == tuple({i: v for i, v in side.items() if i in writable} for side in (old, new))
     public = {c.id for c in table.columns if c.public}
-    assert row.decode_delete(table, encode(table, DELETE, old, new, 5)) == {i: v for i, v in old.items() if i in public}
+    assert rowreference.decode_delete(table, encode(table, DELETE, old, new, 5)) == {
+        i: v for i, v in old.items() if i in public
+    }
 
 
 @st.composite

@@ -54,7 +54,7 @@ from pumphouse.registry.resolvers import read as read_resolver
 from pumphouse.schema.rename import parse_rename
 from pumphouse.settings import Settings
 from tests.property.test_job_types import changed
-from tests.support import capturing, pbmessages
+from tests.support import capturing, pbmessages, rowreference
 from tests.support.rowgen import column, field, table
 from tests.unit.archive.test_every_byte import Small
 
@@ -141,7 +141,7 @@ INFO = table(
 )  # fmt: skip
 LAYOUT = RowLayout.of(INFO, INFO)
 ROW = row.encode_delete(INFO, {1: 7, 2: b"alice", 3: 30})
-SLOW = {INSERT: row.decode_insert, DELETE: row.decode_delete, UPDATE: row.decode_update}
+SLOW = {INSERT: rowreference.decode_insert, DELETE: rowreference.decode_delete, UPDATE: rowreference.decode_update}
 
 
 def row_of(rng: random.Random, data: bytes) -> bytes:

@@ -1,4 +1,7 @@
-"""An archive that has grown old: dumps, DDL and windows, in memory, so that each call of its store can be made to fail."""
+"""An archive that has grown old: dumps, DDL and windows, in memory, so that each call of its store can be made to fail.
+
+Fixtures: ``made`` of a module; ``store`` and ``archive`` of a test, a copy of it in memory.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.schema_store import rebuild
@@ -37,6 +42,36 @@ class Aged:
             store.objects[f"{self.source.cluster_id}/{each.key}"] = disk.get(each.key)
         store.put_s = dict.fromkeys(store.objects, 0.0)
         return store, Archive(store, self.source.cluster_id)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Aged:
+    return aged(tmp_path_factory.mktemp("aged"))
+
+
+@pytest.fixture
+def copied(made: Aged) -> tuple[MemoryStore, Archive]:
+    return made.in_memory()
+
+
+@pytest.fixture
+def store(copied: tuple[MemoryStore, Archive]) -> MemoryStore:
+    return copied[0]
+
+
+@pytest.fixture
+def archive(copied: tuple[MemoryStore, Archive]) -> Archive:
+    return copied[1]
+
+
+def fresh(archive: Archive) -> Archive:
+    """Another process's."""
+    return Archive(archive.store._store, archive.cluster_id)
+
+
+def kept_moments(archive: Archive, made: Aged) -> list[Tso]:
+    base = archive.range().base
+    return [at for at, _ in made.moments if base is None or at >= base.ts]
 
 
 def aged(root: Path, *, rounds: int = 3) -> Aged:

@@ -20,12 +20,12 @@ from pumphouse.capture.source.model import Group, Kind, Position, TableMap, Tran
 from pumphouse.capture.source.session import Session, character_sets, position_now
 from pumphouse.capture.source.stream import Reader, open_stream
 from pumphouse.capture.source.target import Target
-from pumphouse.codec import payload, row
+from pumphouse.codec import row
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import TableInfo
 from pumphouse.schema_import.read import read_schema
 from tests.stack.mariadb import MariaDbServer
-from tests.support import kind, mariadb
+from tests.support import kind, mariadb, rowreference
 from tests.support.kind import is_mysql
 
 Change = tuple[str, Kind, dict[str, Any] | None, dict[str, Any] | None]
@@ -135,7 +135,7 @@ def changes(
         done = encode(group, targets)
         for transaction in group.transactions:
             value = done.prewrite_value(transaction.first, transaction.last, 7)
-            out += [_decoded(by_id, *found) for found in payload.row_changes(value)]
+            out += [_decoded(by_id, *found) for found in rowreference.row_changes(value)]
         assert done.changes.sum() >= len(done.changes) or any(each is None for each in targets)
     return out
 
@@ -144,15 +144,15 @@ def _decoded(infos: dict[int, TableInfo], table_id: int, what: MutationType, ima
     info = infos[table_id]
 
     def named(values: row.Row) -> dict[str, Any]:
-        whole = row.project(info, info, values)
+        whole = rowreference.project(info, info, values)
         return {info.column_by_id(number).name: value for number, value in whole.items()}
 
     if what == MutationType.INSERT:
-        return info.name, Kind.INSERT, None, named(row.decode_insert(info, image))
+        return info.name, Kind.INSERT, None, named(rowreference.decode_insert(info, image))
     if what == MutationType.UPDATE:
-        old, new = row.decode_update(info, image)
+        old, new = rowreference.decode_update(info, image)
         return info.name, Kind.UPDATE, named(old), named(new)
-    return info.name, Kind.DELETE, named(row.decode_delete(info, image)), None
+    return info.name, Kind.DELETE, named(rowreference.decode_delete(info, image)), None
 
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "capture"

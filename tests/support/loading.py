@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import TargetConnection, has_checkpoints
+from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.restore.report import RestoreReport
 from pumphouse.runs import restore
@@ -72,3 +73,12 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, source: MadeSource,
             "load": getattr(request.module, "LOAD", {"engine": "local"}),
         }
     )
+
+
+def read_checkpoint(settings: TargetSettings, task: str) -> Tso | None:
+    """Checkpoint of a task on a target; None when it has none yet. Opens a connection of its own."""
+    with TargetConnection.open(settings) as connection:
+        if not has_checkpoints(connection):
+            return None
+        ts = connection.value(f"SELECT ts FROM {connection.table('checkpoint')} WHERE task = %s", (task,))
+        return None if ts is None else Tso(int(ts))

@@ -18,6 +18,7 @@ from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.number import append_u64, append_uvarint, append_varint, float_to_ordered
 from pumphouse.model.table import ColumnInfo, TableInfo
+from tests.support import rowreference
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _MESSAGES = {
@@ -109,10 +110,10 @@ def event(db: str, written: TableInfo, wanted: TableInfo, op: int, image: bytes)
     """One row change, by the readable reference of the codec."""
     table = row.as_read(written, wanted)
     if op == UPDATE:
-        sides: Sequence[row.Row] = row.decode_update(table, image)
+        sides: Sequence[row.Row] = rowreference.decode_update(table, image)
     else:
-        sides = [(row.decode_insert if op == INSERT else row.decode_delete)(table, image)]
-    values = [row.project(written, wanted, side) for side in sides]
+        sides = [(rowreference.decode_insert if op == INSERT else rowreference.decode_delete)(table, image)]
+    values = [rowreference.project(written, wanted, side) for side in sides]
     made = Event(schema_name=db, table_name=wanted.name, tp=op)
     for column in wanted.public_columns:
         if column.id not in values[0]:

@@ -9,7 +9,7 @@ import grpc
 import pyarrow as pa
 
 from pumphouse.archive.puller import SCHEMA
-from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
 from pumphouse.errors import BinlogError, ClusterMismatch, PositionCollected
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso
@@ -17,6 +17,7 @@ from pumphouse.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.channel import SERVER_OPTIONS
 from pumphouse.rpc.status import abort_details
+from tests.support.rowreference import make_fake
 
 
 class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer):

@@ -11,6 +11,7 @@ from pumphouse.codec.columnar import INSERT, UPDATE
 from pumphouse.codec.datum import Value
 from pumphouse.model.table import ColumnInfo, TableInfo
 from pumphouse.proto.slave_binlog_pb2 import Column, Row, TableMutation
+from tests.support import rowreference
 
 _BIT, _YEAR, _JSON = 16, 13, 245
 _FLOATS, _WORDS = {4, 5}, {1, 2, 3, 8, 9}
@@ -52,12 +53,12 @@ def mutation(written: TableInfo, wanted: TableInfo, op: int, image: bytes) -> Ta
     """One row change, by the readable reference of the codec."""
     table = row.as_read(written, wanted)
     if op == UPDATE:
-        sides: Sequence[row.Row] = row.decode_update(table, image)
+        sides: Sequence[row.Row] = rowreference.decode_update(table, image)
     else:
-        sides = [(row.decode_insert if op == INSERT else row.decode_delete)(table, image)]
+        sides = [(rowreference.decode_insert if op == INSERT else rowreference.decode_delete)(table, image)]
     rows = []
     for side in sides:
-        values = row.project(written, wanted, side)
+        values = rowreference.project(written, wanted, side)
         columns = [column(each, values[each.id]) for each in wanted.public_columns if not each.generated]
         rows.append(Row(columns=columns))
     return TableMutation(type=op, row=rows[-1], change_row=rows[0] if op == UPDATE else None)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from pumphouse.archive.manifest import SegmentEntry, TableStat
 from pumphouse.archive.segment import verified
 from pumphouse.errors import BadManifest, BadSegment
 from pumphouse.model import strict
+from pumphouse.model.record import ASIDE, UNSAID, Int64, Named, Record, Uint64
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
@@ -37,7 +38,7 @@ _GIVE_UP = "delete the folder of this unfinished dump, then dump again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseTable:
+class BaseTable(Record):
     """Rows of one table. ``low``: the log above it counts, and nothing of the table at or below it.
 
     ``ranks``: where the segments but the first begin, ascending, as ranks of the key's first column
@@ -46,42 +47,15 @@ class BaseTable:
 
     db: str
     table: str
-    table_id: int
+    table_id: Int64
     rows: int
+    low: Annotated[Tso, UNSAID] = Tso(0)
+    ranks: Annotated[tuple[Uint64, ...] | None, UNSAID] = None
     segments: tuple[SegmentEntry, ...]
-    low: Tso = Tso(0)
-    ranks: tuple[int, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object; without ``low`` where that is genesis."""
-        low = {"low": int(self.low)} if self.low else {}
-        return {
-            "db": self.db,
-            "table": self.table,
-            "table_id": self.table_id,
-            "rows": self.rows,
-            **low,
-            **({} if self.ranks is None else {"ranks": list(self.ranks)}),
-            "segments": [each.to_dict() for each in self.segments],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        ranks = data.get("ranks")
-        return cls(
-            db=strict.text(data["db"]),
-            table=strict.text(data["table"]),
-            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
-            ranks=None if ranks is None else tuple(strict.integer(each, high=strict.MAX_UINT64) for each in ranks),
-            rows=strict.integer(data["rows"]),
-            low=Tso(strict.integer(data.get("low", 0))),
-            segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableWithout:
+class TableWithout(Record):
     """A table whose rows a dump lacks, because a rule left it out.
 
     In the document it is an entry of ``tables`` whose ``rows`` are null: a release that knows none such refuses it.
@@ -89,7 +63,7 @@ class TableWithout:
 
     db: str
     table: str
-    table_id: int
+    table_id: Int64
     why: str
 
     @property
@@ -101,19 +75,9 @@ class TableWithout:
         """JSON object."""
         return {"db": self.db, "table": self.table, "table_id": self.table_id, "rows": None, "why": self.why}
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            db=strict.text(data["db"]),
-            table=strict.text(data["table"]),
-            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
-            why=strict.text(data["why"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class Base(Record):
     """A dump, or a folded base. ``columns``: its segments hold Arrow columns, else Binlogs.
 
     ``begun`` names it. ``low == ts``: no log is laid over it. ``low`` lies below ``begun`` where a dump took tables
@@ -124,16 +88,16 @@ class Base:
     """
 
     begun: Tso
-    ts: Tso
     low: Tso
+    ts: Tso
     tables: tuple[BaseTable, ...]
-    columns: bool
-    sha256: str
-    without: tuple[TableWithout, ...] = ()
-    objects: str = ""
-    objects_of: Tso | None = None
-    folded: Tso | None = None
-    descends: Tso | None = None
+    columns: Annotated[bool, ASIDE]
+    sha256: Annotated[str, ASIDE]
+    without: Annotated[tuple[TableWithout, ...], ASIDE] = ()
+    objects: Annotated[str, UNSAID, Named("objects_sha256")] = ""
+    objects_of: Annotated[Tso | None, UNSAID] = None
+    folded: Annotated[Tso | None, UNSAID, Named("folded_ts")] = None
+    descends: Annotated[Tso | None, UNSAID, Named("since_ts")] = None
 
     @property
     def since(self) -> Tso:
@@ -173,40 +137,19 @@ class Base:
 
     def to_json(self, *, cluster_id: int, genesis: str) -> bytes:
         """Bytes of ``base.json``; ``genesis``: digest of the archive's."""
-        return dump(
-            KIND,
-            {
-                "cluster_id": cluster_id,
-                "genesis_sha256": genesis,
-                "begun": int(self.begun),
-                "low": int(self.low),
-                "ts": int(self.ts),
-                "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
-                **({"objects_sha256": self.objects} if self.objects else {}),
-                **({} if self.objects_of is None else {"objects_of": int(self.objects_of)}),
-                **({} if self.folded is None else {"folded_ts": int(self.folded)}),
-                **({} if self.descends is None else {"since_ts": int(self.descends)}),
-            },
-        )
+        found = self.to_dict()
+        found["tables"] += [each.to_dict() for each in self.without]
+        return dump(KIND, {"cluster_id": cluster_id, "genesis_sha256": genesis, **found})
 
     @classmethod
     def from_json(cls, key: str, data: bytes, *, cluster_id: int, genesis: str) -> Base:
         """Read ``base.json``; BadManifest, also when it is another archive's."""
 
         def read(value: dict[str, Any]) -> tuple[Base, int, str]:
-            base = cls(
-                begun=Tso(strict.integer(value["begun"])),
-                ts=Tso(strict.integer(value["ts"])),
-                low=Tso(strict.integer(value["low"])),
-                tables=tuple(BaseTable.from_dict(each) for each in value["tables"] if each["rows"] is not None),
-                columns=True,
-                sha256=sha256(data),
-                without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
-                objects=strict.text(value.get("objects_sha256", "")),
-                objects_of=Tso(strict.integer(value["objects_of"])) if "objects_of" in value else None,
-                folded=Tso(strict.integer(value["folded_ts"])) if "folded_ts" in value else None,
-                descends=Tso(strict.integer(value["since_ts"])) if "since_ts" in value else None,
-            )
+            tables = strict.array(value["tables"])
+            whole = {**value, "tables": [each for each in tables if each["rows"] is not None]}
+            without = tuple(TableWithout.from_dict(each) for each in tables if each["rows"] is None)
+            base = cls.read(whole, columns=True, sha256=sha256(data), without=without)
             return (
                 base,
                 strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
@@ -230,13 +173,13 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseBegun:
+class BaseBegun(Record):
     """A dump that was begun: after ``low``, of the tables with these names (None = of all). Or a fold of ``low``.
 
     ``over``: the earlier base that the other tables come from, or that is folded, by what names it (its ``begun``).
     """
 
-    cluster_id: int
+    cluster_id: Uint64
     low: Tso
     tables: tuple[str, ...] | None
     over: Tso | None
@@ -248,37 +191,19 @@ class BaseBegun:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            BEGUN_KIND,
-            {
-                "cluster_id": self.cluster_id,
-                "low": int(self.low),
-                "tables": None if self.tables is None else list(self.tables),
-                "over": None if self.over is None else int(self.over),
-            },
-        )
+        return dump(BEGUN_KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> BaseBegun:
         """Read the stored object; BadManifest."""
-
-        def read(value: dict[str, Any]) -> BaseBegun:
-            tables, over = value["tables"], value["over"]
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                low=Tso(strict.integer(value["low"])),
-                tables=None if tables is None else tuple(strict.text(each) for each in tables),
-                over=None if over is None else Tso(strict.integer(over)),
-            )
-
-        begun = parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
+        begun = parse(key, data, BEGUN_KIND, cls.from_dict, remedy=_GIVE_UP)
         folding = layout.is_fold_note(key) and layout.base_low(key) == begun.low
         _require_name(key, key if folding else layout.base_begun(begun.low))
         return begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseChunk:
+class BaseChunk(Record):
     """A part of one table that a dump under way has read: from the chunk before up to the key ``upto``, inclusive.
 
     Keys are as the server prints them. ``number`` counts from 0. ``last``: nothing lies behind it, and ``upto`` is
@@ -287,7 +212,7 @@ class BaseChunk:
 
     db: str
     table: str
-    table_id: int
+    table_id: Int64
     low: Tso
     number: int
     upto: tuple[bytes, ...] | None
@@ -301,38 +226,12 @@ class BaseChunk:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            CHUNK_KIND,
-            {
-                "db": self.db,
-                "table": self.table,
-                "table_id": self.table_id,
-                "low": int(self.low),
-                "number": self.number,
-                "upto": None if self.upto is None else [each.hex() for each in self.upto],
-                "last": self.last,
-                "segment": None if self.segment is None else self.segment.to_dict(),
-            },
-        )
+        return dump(CHUNK_KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> BaseChunk:
         """Read the stored object; BadManifest."""
-
-        def read(value: dict[str, Any]) -> BaseChunk:
-            upto, segment = value["upto"], value["segment"]
-            return cls(
-                db=strict.text(value["db"]),
-                table=strict.text(value["table"]),
-                table_id=strict.integer(value["table_id"], strict.MIN_INT64),
-                low=Tso(strict.integer(value["low"])),
-                number=strict.integer(value["number"]),
-                upto=None if upto is None else tuple(bytes.fromhex(each) for each in upto),
-                last=strict.boolean(value["last"]),
-                segment=None if segment is None else SegmentEntry.from_dict(segment),
-            )
-
-        chunk = parse(key, data, CHUNK_KIND, read, remedy=_GIVE_UP)
+        chunk = parse(key, data, CHUNK_KIND, cls.from_dict, remedy=_GIVE_UP)
         of = (layout.base_low(key), chunk.db, chunk.table, chunk.table_id, chunk.low)
         names = [layout.chunk_note(layout.chunk_folder(*of, whole=each), chunk.number) for each in (False, True)]
         _require_name(key, key if key in names else names[0])

@@ -7,19 +7,18 @@ a snapshot into a copy would split the history in two, and its checkpoint would 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import COPY
 from pumphouse.errors import ConfigError, ObjectNotFound
-from pumphouse.model import strict
+from pumphouse.model.record import Record, Uint64
 from pumphouse.objectstore.base import ObjectStore
 
 KIND = "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyOf:
+class CopyOf(Record):
     """Which archive it is a copy of.
 
     Args:
@@ -30,33 +29,23 @@ class CopyOf:
             None = the copy is not begun: it lacks what its first moment needs, and ``genesis.json``.
     """
 
-    cluster_id: int
+    cluster_id: Uint64
     genesis_sha256: str
     url: str
     range: str | None
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        fields = {"cluster_id": self.cluster_id, "genesis_sha256": self.genesis_sha256, "url": self.url}
-        return dump(KIND, {**fields, "range": self.range})
+        return dump(KIND, self.to_dict())
 
 
 def read_copy_of(store: ObjectStore) -> CopyOf | None:
     """What it is a copy of, None = it is an archive of its own; BadManifest. ``store``: the archive's."""
-
-    def read(value: dict[str, Any]) -> CopyOf:
-        return CopyOf(
-            cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-            genesis_sha256=strict.text(value["genesis_sha256"]),
-            url=strict.text(value["url"]),
-            range=None if value["range"] is None else strict.text(value["range"]),
-        )
-
     try:
         data = store.get(COPY)
     except ObjectNotFound:
         return None
-    return parse(COPY, data, KIND, read)
+    return parse(COPY, data, KIND, CopyOf.from_dict)
 
 
 def require_no_copy(store: ObjectStore) -> None:

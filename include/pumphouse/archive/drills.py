@@ -7,11 +7,11 @@ says that it has not ended; the same name is put again at its end. So many are k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from math import ceil
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
 
@@ -19,7 +19,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import DRILLS, drill_key
 from pumphouse.errors import BadManifest, BinlogError
-from pumphouse.model import strict
+from pumphouse.model.record import UNSAID, Record, Uint64
 from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
@@ -28,14 +28,12 @@ KIND = "drill"
 NOT_ENDED, FAILED, EQUAL = "not ended", "failed", "equal"
 VERDICTS = (NOT_ENDED, FAILED, EQUAL, "DIFFERENT", "nothing proven")
 _REMEDY = "delete it: nothing depends on it"
-_TEXTS = ("attempt", "into", "target", "verdict", "why", "hint", "proof")
-_COUNTS = ("tables", "unproven", "rows", "payload_bytes", "restore_ms", "proof_ms")
 # An estimate is made from so many of the last ones.
 _RECENT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drill:
+class Drill(Record):
     """One drill.
 
     Args:
@@ -60,7 +58,7 @@ class Drill:
         whole: a restore of everything onto a server of drills alone; else of tables.
     """
 
-    cluster_id: int
+    cluster_id: Uint64
     attempt: str
     begun_ms: int
     seed: int | None
@@ -78,7 +76,7 @@ class Drill:
     payload_bytes: int = 0
     restore_ms: int = 0
     proof_ms: int = 0
-    whole: bool = False
+    whole: Annotated[bool, UNSAID] = False
 
     @property
     def key(self) -> str:
@@ -106,11 +104,6 @@ class Drill:
         what = f"pumphouse drill --into {self.into}{' --whole' * self.whole}"
         return what + (f" --at {int(self.at)}" if self.at else "")
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        found = {**asdict(self), "at": int(self.at)}
-        return found if self.whole else {name: each for name, each in found.items() if name != "whole"}
-
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(KIND, self.to_dict())
@@ -120,20 +113,10 @@ class Drill:
         """Read the stored object; BadManifest."""
 
         def read(value: dict[str, Any]) -> Drill:
-            known: dict[str, Any] = {name: strict.text(value[name]) for name in _TEXTS}
-            known |= {name: strict.integer(value[name]) for name in _COUNTS}
-            seed, ended = value["seed"], value["ended_ms"]
-            if known["verdict"] not in VERDICTS:
-                raise ValueError(f"{known['verdict']!r:.40} is no verdict")
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                begun_ms=strict.integer(value["begun_ms"]),
-                ended_ms=None if ended is None else strict.integer(ended),
-                seed=None if seed is None else strict.integer(seed),
-                at=Tso(strict.integer(value["at"])),
-                whole=strict.boolean(value.get("whole", False)),
-                **known,
-            )
+            drill = cls.from_dict(value)
+            if drill.verdict not in VERDICTS:
+                raise ValueError(f"{drill.verdict!r:.40} is no verdict")
+            return drill
 
         found = parse(key, data, KIND, read, remedy=_REMEDY)
         if key != found.key:

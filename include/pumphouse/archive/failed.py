@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -17,14 +16,14 @@ from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import FAILED
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadManifest, BinlogError, UsageError, WindowHeld
-from pumphouse.model import strict
+from pumphouse.model.record import Record
 
 log = structlog.get_logger()
 KIND = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class Failed(Record):
     """``what``: snapshot or dump; ``at_ms``: Unix time; ``message`` and ``hint`` as the error had them."""
 
     what: str
@@ -54,15 +53,15 @@ def noting(
 
 def note(archive: Archive, what: str, error: BinlogError, clock: Clock = SYSTEM_CLOCK) -> None:
     """Write it down, where the store takes it."""
-    value = {
-        "what": what,
-        "at_ms": int(clock.now() * 1000),
-        "error": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-    }
+    failed = Failed(
+        what=what,
+        at_ms=int(clock.now() * 1000),
+        error=type(error).__name__,
+        message=error.message,
+        hint=error.hint,
+    )
     try:
-        archive.store.put(f"{FAILED}{what}.json", dump(KIND, value))
+        archive.store.put(f"{FAILED}{what}.json", dump(KIND, failed.to_dict()))
     except BinlogError as refused:
         log.warning("failure_not_noted", what=what, why=refused.message)
 
@@ -80,12 +79,7 @@ def read_failed(archive: Archive) -> tuple[Failed, ...]:
 
 def of_json(key: str, data: bytes) -> Failed:
     """Read one; BadManifest."""
-
-    def read(value: dict[str, Any]) -> Failed:
-        texts = {name: strict.text(value[name]) for name in ("what", "error", "message", "hint")}
-        return Failed(at_ms=strict.integer(value["at_ms"]), **texts)
-
-    found = parse(key, data, KIND, read, remedy="delete it")
+    found = parse(key, data, KIND, Failed.from_dict, remedy="delete it")
     if key != f"{FAILED}{found.what}.json":
         raise BadManifest(f"{key} is of {found.what}", hint="delete it", path=key, offset=0, reason="name")
     return found

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, ClassVar
 
 from pumphouse.archive.document import LISTS_ALL, dump, parse, sha256
 from pumphouse.archive.layout import window_key
 from pumphouse.errors import BadManifest
-from pumphouse.model import strict
 from pumphouse.model.node import Replaced
+from pumphouse.model.record import ASIDE, LATER, Int64, Named, Record, Uint64
 from pumphouse.model.tso import Tso
 
 KIND = "window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStat:
+class TableStat(Record):
     """What a segment holds of one table, for pruning."""
 
     rows: int
@@ -25,7 +25,7 @@ class TableStat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEntry:
+class SegmentEntry(Record):
     """One Parquet object. ``rows`` counts rows of the file (parts of transactions), ``changes`` row changes in them."""
 
     node_id: str
@@ -38,66 +38,19 @@ class SegmentEntry:
     ddls: int
     min_commit_ts: Tso
     max_commit_ts: Tso
-    tables: dict[int, TableStat] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "key": self.key,
-            "sha256": self.sha256,
-            "bytes": self.bytes,
-            "payload_bytes": self.payload_bytes,
-            "rows": self.rows,
-            "changes": self.changes,
-            "ddls": self.ddls,
-            "min_commit_ts": int(self.min_commit_ts),
-            "max_commit_ts": int(self.max_commit_ts),
-            "tables": {str(k): {"rows": v.rows, "bytes": v.bytes} for k, v in sorted(self.tables.items())},
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            node_id=strict.text(data["node_id"]),
-            key=strict.text(data["key"]),
-            sha256=strict.text(data["sha256"]),
-            bytes=strict.integer(data["bytes"]),
-            payload_bytes=strict.integer(data["payload_bytes"]),
-            rows=strict.integer(data["rows"]),
-            changes=strict.integer(data["changes"]),
-            ddls=strict.integer(data["ddls"]),
-            min_commit_ts=Tso(strict.integer(data["min_commit_ts"])),
-            max_commit_ts=Tso(strict.integer(data["max_commit_ts"])),
-            tables={
-                strict.integer(int(k), strict.MIN_INT64): TableStat(
-                    rows=strict.integer(v["rows"]), bytes=strict.integer(v["bytes"])
-                )
-                for k, v in data["tables"].items()
-            },
-        )
+    tables: dict[Int64, TableStat] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastBinlog:
+class LastBinlog(Record):
     """Last binlog pulled from a Go Pump, which has no incarnation: it must come again at the next pull."""
 
     commit_ts: Tso
     sha256: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {"commit_ts": int(self.commit_ts), "sha256": self.sha256}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(commit_ts=Tso(strict.integer(data["commit_ts"])), sha256=strict.text(data["sha256"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PumpEntry:
+class PumpEntry(Record):
     """What a window, or genesis, knows of one Pump.
 
     ``state`` is the registry's (``gone``: no longer registered). ``reached``: everything of this Pump with commit ts
@@ -118,47 +71,11 @@ class PumpEntry:
     batch: bool = True
     registry: str = ""
     last: LastBinlog | None = None
-    replaced: tuple[Replaced, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "incarnation": self.incarnation,
-            "start_count": self.start_count,
-            "state": self.state,
-            "reached": int(self.reached),
-            "drained": self.drained,
-            "lost": self.lost,
-            "sync_log": self.sync_log,
-            "batch": self.batch,
-            "registry": self.registry,
-            "last": None if self.last is None else self.last.to_dict(),
-            "replaced": [each.to_dict() for each in self.replaced],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        last = data["last"]
-        return cls(
-            node_id=strict.text(data["node_id"]),
-            incarnation=strict.text(data["incarnation"]),
-            start_count=strict.integer(data["start_count"]),
-            state=strict.text(data["state"]),
-            reached=Tso(strict.integer(data["reached"])),
-            drained=strict.boolean(data["drained"]),
-            lost=strict.boolean(data["lost"]),
-            sync_log=strict.boolean(data["sync_log"]),
-            batch=strict.boolean(data["batch"]),
-            registry=strict.text(data["registry"]),
-            last=None if last is None else LastBinlog.from_dict(last),
-            replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced", ())),
-        )
+    replaced: Annotated[tuple[Replaced, ...], LATER] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
+class Duplicate(Record):
     """One transaction that several Pumps have: it is read from ``keep`` alone, never from those in ``drop``."""
 
     start_ts: Tso
@@ -166,28 +83,9 @@ class Duplicate:
     keep: str
     drop: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "start_ts": int(self.start_ts),
-            "commit_ts": int(self.commit_ts),
-            "keep": self.keep,
-            "drop": list(self.drop),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            start_ts=Tso(strict.integer(data["start_ts"])),
-            commit_ts=Tso(strict.integer(data["commit_ts"])),
-            keep=strict.text(data["keep"]),
-            drop=tuple(strict.text(each) for each in data["drop"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DdlEntry:
+class DdlEntry(Record):
     """The object with the DDL jobs of a window, or of all history before genesis."""
 
     key: str
@@ -195,23 +93,9 @@ class DdlEntry:
     bytes: int
     jobs: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {"key": self.key, "sha256": self.sha256, "bytes": self.bytes, "jobs": self.jobs}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            key=strict.text(data["key"]),
-            sha256=strict.text(data["sha256"]),
-            bytes=strict.integer(data["bytes"]),
-            jobs=strict.integer(data["jobs"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
+class Declaration(Record):
     """``archive declare-lost``: what this Pump had in (from_ts, to_ts] is given up, by name and with a reason."""
 
     node_id: str
@@ -223,32 +107,9 @@ class Declaration:
 
     KIND = "declared-lost"
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "incarnation": self.incarnation,
-            "from_ts": int(self.from_ts),
-            "to_ts": int(self.to_ts),
-            "reason": self.reason,
-            "who": self.who,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            node_id=strict.text(data["node_id"]),
-            incarnation=strict.text(data["incarnation"]),
-            from_ts=Tso(strict.integer(data["from_ts"])),
-            to_ts=Tso(strict.integer(data["to_ts"])),
-            reason=strict.text(data["reason"]),
-            who=strict.text(data["who"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedCommit:
+class AcceptedCommit(Record):
     """What would hold the window and was settled: by the archive itself (``reason`` says where it has it), or by name.
 
     ``kind``: ``late`` (taken), ``orphan`` (not to be had), ``unreadable`` (archived raw, and left out of what is read),
@@ -258,7 +119,7 @@ class AcceptedCommit:
     node_id: str
     start_ts: Tso
     commit_ts: Tso
-    kind: str  # late | orphan | unreadable | ddl | differs
+    kind: Annotated[str, Named("commit_kind")]  # late | orphan | unreadable | ddl | differs
     reason: str
     who: str
 
@@ -273,50 +134,29 @@ class AcceptedCommit:
     KEPT_OUT = frozenset({LATE, ORPHAN})  # of its stream by the Pump, which shows it
     ARCHIVE = "archive"  # ``who`` of one that was taken by itself; its object under declared/ follows the manifest
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "start_ts": int(self.start_ts),
-            "commit_ts": int(self.commit_ts),
-            "commit_kind": self.kind,
-            "reason": self.reason,
-            "who": self.who,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            node_id=strict.text(data["node_id"]),
-            start_ts=Tso(strict.integer(data["start_ts"])),
-            commit_ts=Tso(strict.integer(data["commit_ts"])),
-            kind=strict.text(data["commit_kind"]),
-            reason=strict.text(data["reason"]),
-            who=strict.text(data["who"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Record):
     """Window (start, end]. ``previous`` is the sha256 of the manifest before it, or of genesis.json."""
 
-    cluster_id: int
+    cluster_id: Uint64
     attempt: str
     start: Tso
     planned_end: Tso
     end: Tso
     fence: Tso
     previous: str
+    # Whether TiDB said that it skips binlogs, losing them where no Pump can see it; None = nobody could be asked.
+    binlog_skipped: bool | None = None
     pumps: tuple[PumpEntry, ...]
     segments: tuple[SegmentEntry, ...]
     duplicates: tuple[Duplicate, ...] = ()
     ddl: DdlEntry | None = None
     declared: tuple[Declaration, ...] = ()
     accepted: tuple[AcceptedCommit, ...] = ()
-    # Whether TiDB said that it skips binlogs, losing them where no Pump can see it; None = nobody could be asked.
-    binlog_skipped: bool | None = None
-    sha256: str = ""  # of the bytes as stored; not a field of the object
+    sha256: Annotated[str, ASIDE] = ""  # of the bytes as stored
+
+    BEHIND: ClassVar = {"unsynced": "previous"}
 
     @property
     def key(self) -> str:
@@ -343,51 +183,12 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            KIND,
-            {
-                "cluster_id": self.cluster_id,
-                "attempt": self.attempt,
-                "start": int(self.start),
-                "planned_end": int(self.planned_end),
-                "end": int(self.end),
-                "fence": int(self.fence),
-                "previous": self.previous,
-                "unsynced": list(self.unsynced),
-                "binlog_skipped": self.binlog_skipped,
-                "pumps": [each.to_dict() for each in self.pumps],
-                "segments": [each.to_dict() for each in self.segments],
-                "duplicates": [each.to_dict() for each in self.duplicates],
-                "ddl": None if self.ddl is None else self.ddl.to_dict(),
-                "declared": [each.to_dict() for each in self.declared],
-                "accepted": [each.to_dict() for each in self.accepted],
-            },
-        )
+        return dump(KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> Manifest:
         """Read a stored manifest; BadManifest."""
-
-        def read(value: dict[str, Any]) -> Manifest:
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                attempt=strict.text(value["attempt"]),
-                start=Tso(strict.integer(value["start"])),
-                planned_end=Tso(strict.integer(value["planned_end"])),
-                end=Tso(strict.integer(value["end"])),
-                fence=Tso(strict.integer(value["fence"])),
-                previous=strict.text(value["previous"]),
-                pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
-                segments=tuple(SegmentEntry.from_dict(each) for each in value["segments"]),
-                duplicates=tuple(Duplicate.from_dict(each) for each in value["duplicates"]),
-                ddl=None if value["ddl"] is None else DdlEntry.from_dict(value["ddl"]),
-                declared=tuple(Declaration.from_dict(each) for each in value["declared"]),
-                accepted=tuple(AcceptedCommit.from_dict(each) for each in value["accepted"]),
-                binlog_skipped=None if value["binlog_skipped"] is None else strict.boolean(value["binlog_skipped"]),
-                sha256=sha256(data),
-            )
-
-        manifest = parse(key, data, KIND, read)
+        manifest = parse(key, data, KIND, lambda value: cls.read(value, sha256=sha256(data)))
         if manifest.key != key:
             raise _broken(key, f"holds the window that begins at {manifest.start}", "name")
         if not manifest.start < manifest.end <= manifest.planned_end < manifest.fence:

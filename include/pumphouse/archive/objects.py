@@ -16,7 +16,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.errors import BadManifest, BinlogError
-from pumphouse.model import strict
+from pumphouse.model.record import Record, Uint64
 
 KIND = "base objects"
 # How a server shows that an event runs, behind its schedule.
@@ -26,31 +26,27 @@ KINDS = ("user", "foreign key", "function", "procedure", "view", "trigger", "eve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceObject:
+class SourceObject(Record):
     """One object of the source, and the statements that make it."""
 
     kind: str
     name: str
     sql: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {"kind": self.kind, "name": self.name, "sql": list(self.sql)}
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
-        kind = strict.text(data["kind"])
-        if kind not in KINDS:
-            raise ValueError(f"{kind!r:.60} is no kind of object")
-        return cls(kind=kind, name=strict.text(data["name"]), sql=tuple(strict.text(each) for each in data["sql"]))
+        found = cls.read(data)
+        if found.kind not in KINDS:
+            raise ValueError(f"{found.kind!r:.60} is no kind of object")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceObjects:
+class SourceObjects(Record):
     """Those of one dump; ``unseen``: what is not kept, in words."""
 
-    cluster_id: int
+    cluster_id: Uint64
     begun: int
     objects: tuple[SourceObject, ...]
     unseen: tuple[str, ...] = ()
@@ -62,29 +58,12 @@ class SourceObjects:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            KIND,
-            {
-                "cluster_id": self.cluster_id,
-                "begun": self.begun,
-                "objects": [each.to_dict() for each in self.objects],
-                "unseen": list(self.unseen),
-            },
-        )
+        return dump(KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> SourceObjects:
         """Read the stored object; BadManifest."""
-
-        def read(value: dict[str, Any]) -> SourceObjects:
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                begun=strict.integer(value["begun"]),
-                objects=tuple(SourceObject.from_dict(each) for each in value["objects"]),
-                unseen=tuple(strict.text(each) for each in value["unseen"]),
-            )
-
-        return parse(key, data, KIND, read)
+        return parse(key, data, KIND, cls.from_dict)
 
 
 def kept_with(archive: Archive, base: Base) -> SourceObjects | str:

@@ -14,17 +14,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pumphouse.archive import layout
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.errors import BadManifest, BadSegment, ObjectNotFound
-from pumphouse.model import strict
+from pumphouse.model.record import Record, Uint64
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.prefix import PrefixStore
@@ -37,7 +37,7 @@ _BLOCKS = 32  # that are held unpacked; of `compact.BLOCK_BYTES` each, or of one
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(Record):
     """An object in a pack, as a manifest names it."""
 
     key: str
@@ -46,7 +46,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(Record):
     """Objects that are packed together; ``size``: bytes of the block in the pack."""
 
     size: int
@@ -76,7 +76,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class Pack(Record):
     """Small objects of the windows from ``start`` to ``end``.
 
     Args:
@@ -88,7 +88,7 @@ class Pack:
         blocks: what it has.
     """
 
-    cluster_id: int
+    cluster_id: Uint64
     start: Tso
     end: Tso
     data: str
@@ -112,33 +112,12 @@ class Pack:
 
     def to_json(self) -> bytes:
         """The document."""
-        fields = {name: getattr(self, name) for name in ("cluster_id", "start", "end", "data", "digest")}
-        return dump(KIND, {**fields, "blocks": [asdict(each) for each in self.blocks]})
+        return dump(KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> Pack:
         """Read it; BadManifest."""
-
-        def read(value: dict[str, Any]) -> Pack:
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                start=Tso(strict.integer(value["start"])),
-                end=Tso(strict.integer(value["end"])),
-                data=strict.text(value["data"]),
-                digest=strict.text(value["digest"]),
-                blocks=tuple(
-                    Block(
-                        strict.integer(block["size"]),
-                        tuple(
-                            Member(strict.text(each["key"]), strict.text(each["sha256"]), strict.integer(each["bytes"]))
-                            for each in block["members"]
-                        ),
-                    )
-                    for block in value["blocks"]
-                ),
-            )
-
-        pack = parse(key, data, KIND, read)
+        pack = parse(key, data, KIND, cls.from_dict)
         if pack.key != key or layout.pack_range(pack.data) != (pack.start, pack.end):
             raise BadManifest(f"{key} is the document of {pack.key}", path=key, offset=0, reason="name")
         if any(max(block.size, block.raw_bytes) > _MOST_BYTES for block in pack.blocks):

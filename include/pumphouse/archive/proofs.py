@@ -7,9 +7,9 @@ says that it has not ended: a run that is killed goes on from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import structlog
 
@@ -18,6 +18,7 @@ from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import PROOFS, proof_key
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
+from pumphouse.model.record import ASIDE, UNSAID, Int64, Named, Record, Uint64, Within
 from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
@@ -25,6 +26,7 @@ KIND = "proof"
 # Task of the proof of a drill, whose rows are gone by now.
 DRILL = "drill"
 MODULUS = 1 << 64
+_Bound = Annotated[int, Within(strict.MIN_INT64, strict.MAX_UINT64)]
 _LATEST = 16
 _REMEDY = "delete it, then prove again: pumphouse archive prove"
 
@@ -39,7 +41,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Record):
     """How many rows there are, and the sum of their checksums modulo 2^64: equal for equal multisets of rows."""
 
     rows: int
@@ -66,14 +68,14 @@ NO_ROWS = Sums(0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenRange:
+class ProvenRange(Record):
     """Rows of a table with ``low <= key < below`` (None = no bound): the first column of its key.
 
     ``target``: as the server says; ``archive``: as the archive does. None = not looked at yet.
     """
 
-    low: int | None = None
-    below: int | None = None
+    low: Annotated[_Bound | None, Named("from")] = None
+    below: _Bound | None = None
     target: Sums | None = None
     archive: Sums | None = None
 
@@ -82,33 +84,9 @@ class ProvenRange:
         """Whether both sides are known and the same."""
         return self.target is not None and self.target == self.archive
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "from": self.low,
-            "below": self.below,
-            "target": None if self.target is None else self.target.to_dict(),
-            "archive": None if self.archive is None else self.archive.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-
-        def bound(value: Any) -> int | None:
-            return None if value is None else strict.integer(value, strict.MIN_INT64, strict.MAX_UINT64)
-
-        target, archive = data["target"], data["archive"]
-        return cls(
-            low=bound(data["from"]),
-            below=bound(data["below"]),
-            target=None if target is None else Sums.from_dict(target),
-            archive=None if archive is None else Sums.from_dict(archive),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DifferingRow:
+class DifferingRow(Record):
     """A row that only one side has; ``row``: its key, or some of its columns where it has none, for people."""
 
     side: str
@@ -116,7 +94,7 @@ class DifferingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenTable:
+class ProvenTable(Record):
     """One table of a proof.
 
     Args:
@@ -134,15 +112,17 @@ class ProvenTable:
 
     db: str
     table: str
-    table_id: int
+    table_id: Int64
     there: str
+    why: str = ""
     key: str = ""
     columns: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
     ranges: tuple[ProvenRange, ...] = ()
-    why: str = ""
-    differs: bool = False
     rows: tuple[DifferingRow, ...] = ()
+    differs: Annotated[bool, ASIDE] = False
+
+    BEHIND: ClassVar = {"outcome": "there"}
 
     @property
     def name(self) -> str:
@@ -175,47 +155,18 @@ class ProvenTable:
             found = found.plus(sums)
         return found if self.ranges else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "db": self.db,
-            "table": self.table,
-            "table_id": self.table_id,
-            "there": self.there,
-            "outcome": str(self.outcome),
-            "why": self.why,
-            "key": self.key,
-            "columns": list(self.columns),
-            "without": dict(self.without),
-            "ranges": [each.to_dict() for each in self.ranges],
-            "rows": [{"side": each.side, "row": dict(each.row)} for each in self.rows],
-        }
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object; ValueError where its outcome is not what its sums say."""
-        why, ranges = strict.text(data["why"]), tuple(ProvenRange.from_dict(each) for each in data["ranges"])
         outcome = Outcome(strict.text(data["outcome"]))
-        found = cls(
-            db=strict.text(data["db"]),
-            table=strict.text(data["table"]),
-            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
-            there=strict.text(data["there"]),
-            key=strict.text(data["key"]),
-            columns=tuple(strict.text(each) for each in data["columns"]),
-            without=_texts(data["without"]),
-            ranges=ranges,
-            why=why,
-            differs=bool(why) and outcome is Outcome.DIFFERENT,
-            rows=tuple(DifferingRow(side=strict.text(each["side"]), row=_texts(each["row"])) for each in data["rows"]),
-        )
+        found = cls.read(data, differs=bool(data["why"]) and outcome is Outcome.DIFFERENT)
         if found.outcome is not outcome:
             raise ValueError(f"{found.name} is said to be {outcome}, and is {found.outcome} by its sums")
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Proof(Record):
     """One proof, or one that has not ended.
 
     Args:
@@ -236,21 +187,23 @@ class Proof:
         where: which rows of the table, in words; '' = all.
     """
 
-    cluster_id: int
+    cluster_id: Uint64
     attempt: str
     at: Tso
     base: Tso
     plan_sha256: str
     target: str
     task: str
-    fence: int
+    fence: Uint64
     only: tuple[str, ...]
     begun_ms: int
     ended_ms: int | None = None
     tables: tuple[ProvenTable, ...] = ()
     unexpected: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
-    where: str = ""
+    where: Annotated[str, UNSAID] = ""
+
+    BEHIND: ClassVar = {"verdict": "ended_ms"}
 
     @property
     def key(self) -> str:
@@ -282,34 +235,9 @@ class Proof:
             return "DIFFERENT"
         return "equal" if self.equal else "nothing proven"
 
-    def with_table(self, table: ProvenTable) -> Proof:
-        """The same, with this in the place of the table of its name."""
-        return replace(self, tables=tuple(table if each.name == table.name else each for each in self.tables))
-
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(KIND, self.to_dict())
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "cluster_id": self.cluster_id,
-            "attempt": self.attempt,
-            "at": int(self.at),
-            "base": int(self.base),
-            "plan_sha256": self.plan_sha256,
-            "target": self.target,
-            "task": self.task,
-            "fence": self.fence,
-            "only": list(self.only),
-            "begun_ms": self.begun_ms,
-            "ended_ms": self.ended_ms,
-            "verdict": self.verdict,
-            "tables": [each.to_dict() for each in self.tables],
-            "unexpected": list(self.unexpected),
-            "losses": list(self.losses),
-            **({"where": self.where} if self.where else {}),
-        }
 
     def summary(self) -> dict[str, Any]:
         """Small JSON for reports: what differs in full, of the others how many there are."""
@@ -339,28 +267,7 @@ class Proof:
     @classmethod
     def from_json(cls, key: str, data: bytes) -> Proof:
         """Read the stored object; BadManifest."""
-
-        def read(value: dict[str, Any]) -> Proof:
-            ended = value["ended_ms"]
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                attempt=strict.text(value["attempt"]),
-                at=Tso(strict.integer(value["at"])),
-                base=Tso(strict.integer(value["base"])),
-                plan_sha256=strict.text(value["plan_sha256"]),
-                target=strict.text(value["target"]),
-                task=strict.text(value["task"]),
-                fence=strict.integer(value["fence"], high=strict.MAX_UINT64),
-                only=tuple(strict.text(each) for each in value["only"]),
-                begun_ms=strict.integer(value["begun_ms"]),
-                ended_ms=None if ended is None else strict.integer(ended),
-                tables=tuple(ProvenTable.from_dict(each) for each in value["tables"]),
-                unexpected=tuple(strict.text(each) for each in value["unexpected"]),
-                losses=tuple(strict.text(each) for each in value["losses"]),
-                where=strict.text(value.get("where", "")),
-            )
-
-        found = parse(key, data, KIND, read, remedy=_REMEDY)
+        found = parse(key, data, KIND, cls.from_dict, remedy=_REMEDY)
         if key != found.key:
             raise BadManifest(f"{key} is {found.key}", hint=_REMEDY, path=key, offset=0, reason="name")
         return found
@@ -406,9 +313,3 @@ def red_proofs(archive: Archive) -> tuple[Proof, ...]:
             if not proof.only or not (red[of].unexpected or {each.name for each in differed} - equal):
                 del red[of]
     return tuple(red.values())
-
-
-def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.60} is no object of texts")  # noqa: TRY004 - one class for what cannot be read
-    return {name: strict.text(each) for name, each in value.items()}

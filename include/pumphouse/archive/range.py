@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pumphouse.archive import layout
 from pumphouse.archive.base import Base
@@ -21,13 +21,14 @@ from pumphouse.archive.gone import RANGE_KIND, told
 from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.publish import put_once
 from pumphouse.errors import BadManifest, UsageError
-from pumphouse.model import strict
+from pumphouse.model.record import ASIDE, UNSAID, Named, Record, Uint64, Within
+from pumphouse.model.strict import MAX_INT64
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Record):
     """A moment that stays restorable until somebody takes the mark away."""
 
     ts: Tso
@@ -35,23 +36,9 @@ class Mark:
     who: str
     at_ms: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {"ts": int(self.ts), "reason": self.reason, "who": self.who, "at_ms": self.at_ms}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            ts=Tso(strict.integer(data["ts"])),
-            reason=strict.text(data["reason"]),
-            who=strict.text(data["who"]),
-            at_ms=strict.integer(data["at_ms"]),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OldestBase:
+class OldestBase(Record):
     """The oldest base that is kept: the moments that can be restored begin at ``ts``. ``begun`` names it.
 
     ``folded``: it is no dump.
@@ -60,7 +47,7 @@ class OldestBase:
     begun: Tso
     ts: Tso
     sha256: str
-    folded: bool = False
+    folded: Annotated[bool, UNSAID] = False
 
     @classmethod
     def of(cls, base: Base) -> Self:
@@ -72,24 +59,9 @@ class OldestBase:
         """Key of the document of a later dump, or of a folded base."""
         return layout.folded_document(self.begun) if self.folded else layout.base_document(self.begun)
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        folded = {"folded": True} if self.folded else {}
-        return {"begun": int(self.begun), "ts": int(self.ts), "sha256": self.sha256, **folded}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            begun=Tso(strict.integer(data["begun"])),
-            ts=Tso(strict.integer(data["ts"])),
-            sha256=strict.text(data["sha256"]),
-            folded=strict.boolean(data.get("folded", False)),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Range(Record):
     """What is kept. Number 0 stands for no document: everything from genesis on.
 
     Args:
@@ -109,12 +81,12 @@ class Range:
         marks: by moment.
     """
 
-    cluster_id: int
-    genesis: str
-    number: int
+    cluster_id: Uint64
+    genesis: Annotated[str, Named("genesis_sha256")]
+    number: Annotated[int, Within(1, MAX_INT64)]
     previous: str
     start: Tso
-    window: str
+    window: Annotated[str, Named("window_sha256")]
     pumps: tuple[PumpEntry, ...]
     ddl: tuple[DdlEntry, ...] = ()
     base: OldestBase | None = None
@@ -123,7 +95,7 @@ class Range:
     expired_by: str = ""
     expired_ms: int = 0
     marks: tuple[Mark, ...] = ()
-    sha256: str = ""  # of the bytes as stored
+    sha256: Annotated[str, ASIDE] = ""  # of the bytes as stored
 
     @classmethod
     def whole(cls, genesis: Genesis) -> Self:
@@ -163,51 +135,12 @@ class Range:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            RANGE_KIND,
-            {
-                "cluster_id": self.cluster_id,
-                "genesis_sha256": self.genesis,
-                "number": self.number,
-                "previous": self.previous,
-                "start": int(self.start),
-                "window_sha256": self.window,
-                "pumps": [each.to_dict() for each in self.pumps],
-                "ddl": [each.to_dict() for each in self.ddl],
-                "base": None if self.base is None else self.base.to_dict(),
-                "who": self.who,
-                "at_ms": self.at_ms,
-                "expired_by": self.expired_by,
-                "expired_ms": self.expired_ms,
-                "marks": [each.to_dict() for each in self.marks],
-            },
-        )
+        return dump(RANGE_KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes, genesis: Genesis) -> Range:
         """Read the stored object; BadManifest, also when it is another archive's."""
-
-        def read(value: dict[str, Any]) -> Range:
-            base = value["base"]
-            return cls(
-                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
-                genesis=strict.text(value["genesis_sha256"]),
-                number=strict.integer(value["number"], low=1),
-                previous=strict.text(value["previous"]),
-                start=Tso(strict.integer(value["start"])),
-                window=strict.text(value["window_sha256"]),
-                pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
-                ddl=tuple(DdlEntry.from_dict(each) for each in value["ddl"]),
-                base=None if base is None else OldestBase.from_dict(base),
-                who=strict.text(value["who"]),
-                at_ms=strict.integer(value["at_ms"]),
-                expired_by=strict.text(value["expired_by"]),
-                expired_ms=strict.integer(value["expired_ms"]),
-                marks=tuple(Mark.from_dict(each) for each in value["marks"]),
-                sha256=sha256(data),
-            )
-
-        found = parse(key, data, RANGE_KIND, read)
+        found = parse(key, data, RANGE_KIND, lambda value: cls.read(value, sha256=sha256(data)))
         if key != found.key or (found.cluster_id, found.genesis) != (genesis.cluster_id, genesis.sha256):
             raise BadManifest(f"{key} is of another archive or another version", path=key, offset=0, reason="archive")
         if found.start < genesis.ts or (found.base is None and found.start != genesis.ts):

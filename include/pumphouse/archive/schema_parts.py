@@ -15,8 +15,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ from pumphouse import advice
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.errors import BadManifest, ObjectNotFound
-from pumphouse.model import strict
+from pumphouse.model.record import ASIDE, Int64, Named, Record
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, name20
 from pumphouse.objectstore.base import ObjectStore
@@ -78,14 +78,14 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class File(Record):
     """Rows of the table ids ``first`` to ``last``; its digest is its name."""
 
     sha256: str
     bytes: int
     rows: int
-    first: int
-    last: int
+    first: Int64
+    last: Int64
 
     @property
     def key(self) -> str:
@@ -94,7 +94,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record):
     """So many jobs, of the schema versions (after, upto]."""
 
     after: int
@@ -104,7 +104,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaParts:
+class SchemaParts(Record):
     """A document.
 
     Args:
@@ -118,14 +118,14 @@ class SchemaParts:
     """
 
     upto: Tso
-    genesis: str
-    window: str
+    genesis: Annotated[str, Named("genesis_sha256")]
+    window: Annotated[str, Named("window_sha256")]
     rules: int
     whole: bool
-    sequences: tuple[int, ...]
-    views: tuple[int, ...]
+    sequences: tuple[Int64, ...]
+    views: tuple[Int64, ...]
     parts: tuple[Part, ...]
-    sha256: str = ""
+    sha256: Annotated[str, ASIDE] = ""
 
     @property
     def key(self) -> str:
@@ -148,38 +148,12 @@ class SchemaParts:
 
     def to_json(self) -> bytes:
         """Bytes as stored."""
-        return dump(
-            KIND,
-            {
-                "upto": int(self.upto),
-                "genesis_sha256": self.genesis,
-                "window_sha256": self.window,
-                "rules": self.rules,
-                "whole": self.whole,
-                "sequences": list(self.sequences),
-                "views": list(self.views),
-                "parts": [asdict(part) for part in self.parts],
-            },
-        )
+        return dump(KIND, self.to_dict())
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> SchemaParts:
         """Read a stored document; BadManifest."""
-
-        def read(value: dict[str, Any]) -> SchemaParts:
-            return cls(
-                upto=Tso(strict.integer(value["upto"])),
-                genesis=strict.text(value["genesis_sha256"]),
-                window=strict.text(value["window_sha256"]),
-                rules=strict.integer(value["rules"]),
-                whole=strict.boolean(value["whole"]),
-                sequences=tuple(map(_id, value["sequences"])),
-                views=tuple(map(_id, value["views"])),
-                parts=tuple(map(_part, value["parts"])),
-                sha256=sha256(data),
-            )
-
-        found = parse(key, data, KIND, read, remedy=REMEDY)
+        found = parse(key, data, KIND, lambda value: cls.read(value, sha256=sha256(data)), remedy=REMEDY)
         if found.key != key:
             raise BadManifest(f"{key} holds the schema up to {found.upto}", hint=REMEDY, path=key, reason="name")
         after = 0
@@ -188,25 +162,6 @@ class SchemaParts:
                 raise BadManifest(f"{key} lacks versions after {after}", hint=REMEDY, path=key, reason="parts")
             after = part.upto
         return found
-
-
-def _id(value: Any) -> int:
-    """A table id; -1 is that of what belongs to no table."""
-    return strict.integer(value, strict.MIN_INT64)
-
-
-def _part(value: dict[str, Any]) -> Part:
-    files = tuple(
-        File(
-            sha256=strict.text(each["sha256"]),
-            bytes=strict.integer(each["bytes"]),
-            rows=strict.integer(each["rows"]),
-            first=_id(each["first"]),
-            last=_id(each["last"]),
-        )
-        for each in value["files"]
-    )
-    return Part(files=files, **{name: strict.integer(value[name]) for name in ("after", "upto", "jobs")})
 
 
 def parts_key(upto: Tso) -> str:

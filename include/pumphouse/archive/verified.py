@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.errors import BadManifest, ObjectNotFound
-from pumphouse.model import strict
+from pumphouse.model.record import Record
 from pumphouse.model.tso import Tso
 
 KIND = "verified"
@@ -17,7 +16,7 @@ AGAIN = "delete it: the next `pumphouse archive verify` writes it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class Verified(Record):
     """The archive was sound up to ``end``, that of the newest window then; ``window_sha256``: its manifest's digest."""
 
     end: Tso
@@ -33,17 +32,13 @@ def write_verified(archive: Archive, end: Tso) -> None:
     digest = kept.window if end == kept.start else archive.listed().digest_at(end)
     if digest is None:
         raise BadManifest(f"no window ends at {end}", path=layout.WINDOWS, offset=0, reason="gap")
-    archive.store.put(layout.VERIFIED, dump(KIND, {"end": int(end), "window_sha256": digest}))
+    archive.store.put(layout.VERIFIED, dump(KIND, Verified(end=end, window_sha256=digest).to_dict()))
 
 
 def read_verified(archive: Archive) -> Verified | None:
     """The last note, None where there is none; BadManifest where it is not the one that was written."""
-
-    def read(value: dict[str, Any]) -> Verified:
-        return Verified(end=Tso(strict.integer(value["end"])), window_sha256=strict.text(value["window_sha256"]))
-
     try:
         data = archive.store.get(layout.VERIFIED)
     except ObjectNotFound:
         return None
-    return parse(layout.VERIFIED, data, KIND, read, remedy=AGAIN)
+    return parse(layout.VERIFIED, data, KIND, Verified.from_dict, remedy=AGAIN)

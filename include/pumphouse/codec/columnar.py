@@ -1,8 +1,8 @@
 """The columnar codec: row changes and their values as arrays and Arrow batches, no Python object a row.
 
 Three steps, each over whole buffers: :func:`walk` finds the row changes in Binlog payloads, :func:`decode_images` turns
-the images of one table version into Arrow columns, :func:`key_hash` hashes key columns. The readable references are
-``payload.row_changes`` and :mod:`pumphouse.codec.row`; property tests hold both sides equal.
+the images of one table version into Arrow columns, :func:`key_hash` hashes key columns. The readable reference is
+``tests/support/rowreference.py``; property tests hold both sides equal.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pumphouse.codec.bytes import append_compact, read_compact, read_comparable
 from pumphouse.codec.decimal import MAX_PRECISION, MAX_SCALE, encode_decimal, read_decimal
-from pumphouse.codec.json import encode_json, json_size, json_text
+from pumphouse.codec.json import encode_json, json_size
 from pumphouse.codec.number import (
     SIGN,
     append_u64,
@@ -23,9 +23,8 @@ from pumphouse.codec.number import (
     read_uvarint,
     read_varint,
     round_to_float32,
-    to_unsigned,
 )
-from pumphouse.codec.time import date_text, datetime_text, duration_text, fsp_of, pack_datetime, parse_duration
+from pumphouse.codec.time import fsp_of, pack_datetime, parse_duration
 from pumphouse.errors import CodecError
 from pumphouse.model.table import INTEGERS, STRINGS, FieldType, MysqlType
 
@@ -224,37 +223,4 @@ def _bytes(value: Value) -> bytes:
 def _text(value: Value) -> str:
     if not isinstance(value, str):
         raise TypeError("text is needed")
-    return value
-
-
-def loader_value(field: FieldType, datum: Datum, *, handle: bool = False) -> Value:  # noqa: PLR0911 - one a kind
-    """Loader value of a decoded datum.
-
-    Args:
-        field: Type of the column.
-        datum: What was read.
-        handle: The column is the integer handle, whose varint an UNSIGNED column reads as 64 unsigned bits.
-    """
-    if datum.flag == NULL:
-        return None
-    kind = kind_of(field)
-    value = datum.value
-    if handle and kind is Kind.UINT and datum.flag == VARINT:
-        return to_unsigned(_integer(value))
-    if datum.flag not in FLAGS[kind]:
-        raise CodecError(f"a {kind.name} column holds a datum with the flag {datum.flag:#x}", flag=datum.flag)
-    if kind is Kind.DATE:
-        return date_text(_integer(value))
-    if kind is Kind.DATETIME:
-        return datetime_text(_integer(value), fsp_of(field.decimal))
-    if kind is Kind.TIME:
-        return duration_text(_integer(value), fsp_of(field.decimal))
-    if kind is Kind.JSON:
-        return json_text(_bytes(value))
-    if kind is Kind.FLOAT:
-        return round_to_float32(_number(value))
-    if kind is Kind.ENUM:
-        return value if _integer(value) <= len(field.elems) else 0
-    if kind is Kind.SET and _integer(value) >> len(field.elems):
-        raise CodecError(f"{value!r} is no value of a SET of {len(field.elems)} elements")
     return value

@@ -4,51 +4,12 @@ from __future__ import annotations
 
 from pumphouse.codec.bytes import append_comparable
 from pumphouse.codec.datum import COMPARABLE, DURATION, INT, NULL, UINT, Kind, Value, encode_value, kind_of
-from pumphouse.codec.number import SIGN, append_u64, read_u64, read_uvarint, read_varint
+from pumphouse.codec.number import SIGN, append_u64, read_uvarint, read_varint
 from pumphouse.errors import CodecError
 from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
 
-_ROW = b"_r"
 # Collations of which a value can be had back from its sort key, but for trailing spaces.
 _BIN = {"utf8mb4_bin", "utf8_bin", "latin1_bin", "ascii_bin"}
-
-
-def record_key(table_id: int, handle: int | bytes) -> bytes:
-    """Key of a row: ``t``, table id, ``_r``, handle (an int, or the key form of a clustered key's columns)."""
-    out = bytearray(b"t")
-    append_u64(out, table_id + SIGN)
-    out += _ROW
-    if isinstance(handle, int):
-        append_u64(out, handle + SIGN)
-    else:
-        out += handle
-    return bytes(out)
-
-
-def parse_record_key(key: bytes) -> tuple[int, int | bytes]:
-    """Table id and handle of :func:`record_key`; a clustered handle stays in its key form."""
-    if len(key) < 19 or key[:1] != b"t" or key[9:11] != _ROW:
-        raise CodecError(f"{key.hex()} is no row key")
-    table_id = read_u64(key, 1)[0] - SIGN
-    if len(key) == 19:
-        return table_id, read_u64(key, 11)[0] - SIGN
-    return table_id, key[11:]
-
-
-def meta_key(name: bytes, field: bytes) -> bytes:
-    """Key of a field in a hash of TiDB's meta data, such as ``DDLJobHistory``."""
-    out = bytearray(b"m")
-    append_comparable(out, name)
-    append_u64(out, ord("h"))
-    append_comparable(out, field)
-    return bytes(out)
-
-
-def job_history_key(job_id: int) -> bytes:
-    """Key of a DDL job in the history."""
-    field = bytearray()
-    append_u64(field, job_id)
-    return meta_key(b"DDLJobHistory", bytes(field))
 
 
 def is_character(field: FieldType) -> bool:

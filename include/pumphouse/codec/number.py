@@ -79,11 +79,6 @@ def to_signed(value: int) -> int:
     return value - (1 << 64) if value >= SIGN else value
 
 
-def to_unsigned(value: int) -> int:
-    """The unsigned reading of 64 bits."""
-    return value & MASK
-
-
 def float_to_ordered(value: float) -> int:
     """64 bits that sort as the floats do; -0.0 becomes +0.0."""
     bits: int = _U64.unpack(_F64.pack(value))[0]

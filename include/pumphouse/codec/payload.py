@@ -6,12 +6,10 @@ and the bytes are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from google.protobuf.message import DecodeError
 
 from pumphouse.errors import BadBinlog
-from pumphouse.model.binlog import BinlogType, MutationType
+from pumphouse.model.binlog import BinlogType
 from pumphouse.proto import binlog_pb2 as pb
 
 
@@ -85,11 +83,6 @@ def make_commit(
 def make_rollback(start_ts: int, key: bytes | None) -> bytes:
     """A C that ends its P without effect."""
     return _binlog(BinlogType.ROLLBACK, start_ts, 0, key=key)
-
-
-def make_fake(ts: int) -> bytes:
-    """A binlog that only moves the watermark."""
-    return _binlog(BinlogType.ROLLBACK, ts, ts, key=None)
 
 
 def parse(payload: bytes) -> pb.Binlog:
@@ -176,36 +169,3 @@ class PrewriteValueBuilder:
     def build(self) -> bytes:
         """Bytes of the prewrite value."""
         return self._value.SerializeToString()
-
-
-def parse_prewrite_value(data: bytes) -> pb.PrewriteValue:
-    """Parse a prewrite value; BadBinlog when it does not parse or uses obsolete fields."""
-    value = pb.PrewriteValue()
-    try:
-        value.ParseFromString(data)
-    except DecodeError as error:
-        raise BadBinlog(f"a prewrite value of {len(data)} bytes does not parse: {error}") from error
-    for mutation in value.mutations:
-        if mutation.deleted_ids or mutation.deleted_pks:
-            raise BadBinlog(f"a mutation of table {mutation.table_id} uses obsolete fields", table_id=mutation.table_id)
-    return value
-
-
-def row_changes(data: bytes) -> Iterable[tuple[int, MutationType, bytes]]:
-    """Row changes of a prewrite value in the order of ``sequence``: table id, type, row image.
-
-    The readable reference of :func:`pumphouse.codec.columnar.walk`.
-    """
-    for mutation in parse_prewrite_value(data).mutations:
-        lists = {
-            MutationType.INSERT: iter(mutation.inserted_rows),
-            MutationType.UPDATE: iter(mutation.updated_rows),
-            MutationType.DELETE_ROW: iter(mutation.deleted_rows),
-        }
-        for number in mutation.sequence:
-            kind = MutationType(int(number))
-            rows = lists.get(kind)
-            row = None if rows is None else next(rows, None)
-            if row is None:
-                raise BadBinlog(f"sequence entry {kind} of table {mutation.table_id} has no row")
-            yield mutation.table_id, kind, row

@@ -1,4 +1,4 @@
-"""Row images, one at a time, both ways: the readable reference that the columnar decoder is held against.
+"""Row images as they are written, one at a time.
 
 An image is a list of (column id, value) datum pairs; an inserted row has its handle before the list, an updated row is
 the old list followed by the new one. Loader values go in and come out, by column id (:mod:`pumphouse.codec.datum`).
@@ -15,16 +15,12 @@ from pumphouse.codec.datum import (
     DURATION,
     NULL,
     VARINT,
-    Datum,
     Kind,
     Value,
     encode_value,
     kind_of,
-    loader_value,
-    read_datum,
     type_in_rows,
 )
-from pumphouse.codec.defaults import left_out
 from pumphouse.codec.key import cut_prefix, encode_key_value, needs_restoring, sort_key, string_of
 from pumphouse.codec.number import SIGN, append_u64, append_varint, read_varint, to_signed
 from pumphouse.errors import CodecError
@@ -33,7 +29,6 @@ from pumphouse.model.table import ColumnFlag, ColumnInfo, TableInfo
 
 HANDLE_ID = -1
 EMPTY = bytes((NULL,))
-NEW_FORMAT = 0x80
 _WRITABLE = {SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORG}
 
 Row = dict[int, Value]
@@ -61,7 +56,7 @@ def is_prefix(column: ColumnInfo, length: int) -> bool:
 
 
 def encode_handle_key(table: TableInfo, values: Mapping[int, Value], handle: int | None = None) -> int | bytes:
-    """Handle of a row as :func:`pumphouse.codec.key.record_key` takes it."""
+    """Handle of a row as the key of a row holds it."""
     if table.pk_is_handle:
         column, _ = key_parts(table)[0]
         return to_signed(_int(values, column) & ((1 << 64) - 1))
@@ -176,88 +171,6 @@ def _int(values: Mapping[int, Value], column: ColumnInfo) -> int:
     return value
 
 
-def _read_pair(data: bytes, pos: int) -> tuple[int, Datum, int]:
-    key, at = read_datum(data, pos)
-    if key.flag != VARINT or not isinstance(key.value, int):
-        raise CodecError(f"a column id is missing at offset {pos}", offset=pos)
-    value, at = read_datum(data, at)
-    return key.value, value, at
-
-
-def _check_format(data: bytes, pos: int) -> None:
-    if pos < len(data) and data[pos] == NEW_FORMAT:
-        raise CodecError("the row is in the new row format, which binlogs do not have", offset=pos)
-
-
-def _value(table: TableInfo, column: ColumnInfo, datum: Datum) -> Value:
-    handle = table.pk_is_handle and any(column.id == part.id for part, _ in key_parts(table))
-    try:
-        return loader_value(column.type, datum, handle=handle)
-    except CodecError as error:
-        raise CodecError(f"column {column.name} of table {table.name}: {error.message}") from error
-
-
-def decode_insert(table: TableInfo, data: bytes) -> Row:
-    """Values by column id; columns of the key come from the handle unless the list has them."""
-    row: Row = {}
-    parts = key_parts(table)
-    at = 0
-    for index in range(max(len(parts), 1)):
-        datum, at = read_datum(data, at)
-        if parts and not is_prefix(*parts[index]):
-            row[parts[index][0].id] = _value(table, parts[index][0], datum)
-    row.update(_decode_list(table, data, at))
-    return _with_key(table, row)
-
-
-def decode_delete(table: TableInfo, data: bytes) -> Row:
-    """Values by column id."""
-    return _with_key(table, _decode_list(table, data, 0))
-
-
-def _with_key(table: TableInfo, row: Row) -> Row:
-    for column, _ in key_parts(table):
-        if column.id not in row:
-            raise CodecError(f"a row image of table {table.name} lacks the key column {column.name}")
-    return row
-
-
-def _decode_list(table: TableInfo, data: bytes, pos: int) -> Row:
-    row: Row = {}
-    _check_format(data, pos)
-    if data[pos:] == EMPTY:
-        return row
-    at = pos
-    while at < len(data):
-        column_id, datum, at = _read_pair(data, at)
-        column = table.column_by_id(column_id)
-        if column is not None:
-            if column_id in row:
-                raise CodecError(f"column id {column_id} is twice in a row image of table {table.name}")
-            row[column_id] = _value(table, column, datum)
-    return row
-
-
-def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
-    """Old and new values by column id: the first occurrence of an id is the old value, the second the new one."""
-    old: Row = {}
-    new: Row = {}
-    at = 0
-    _check_format(data, 0)
-    while at < len(data):
-        column_id, datum, at = _read_pair(data, at)
-        column = table.column_by_id(column_id)
-        if column is None:
-            continue
-        if column_id in new:
-            raise CodecError(f"column id {column_id} is three times in an updated row of table {table.name}")
-        (new if column_id in old else old)[column_id] = _value(table, column, datum)
-    if len(old) != len(new):
-        raise CodecError(f"row data is corrupted: {len(old)} old and {len(new)} new columns of table {table.name}")
-    old = _with_key(table, old)
-    return old, new | {column_id: old[column_id] for column_id in kept_on_update(table)}
-
-
 def as_read(written: TableInfo, wanted: TableInfo) -> TableInfo:
     """The table to decode rows of ``written`` with: its columns as rows hold them, and those that it lacks.
 
@@ -267,20 +180,3 @@ def as_read(written: TableInfo, wanted: TableInfo) -> TableInfo:
     own = [replace(c, type=type_in_rows(c.type, present[c.id].type)) if c.id in present else c for c in written.columns]
     later = [column for column in wanted.columns if written.column_by_id(column.id) is None]
     return replace(written, columns=(*own, *later))
-
-
-def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> Row:
-    """Values of the public, not generated columns of ``wanted``; what the row lacks is filled.
-
-    Args:
-        written: Table at the row's own schema version.
-        wanted: Table at the commit timestamp.
-        row: Decoded with `as_read` of the two.
-    """
-    out: Row = {}
-    for column in wanted.public_columns:
-        if column.generated:
-            continue
-        own = written.column_by_id(column.id)
-        out[column.id] = row[column.id] if column.id in row else left_out(own, column)
-    return out

@@ -1,4 +1,4 @@
-"""Kernels that find the row changes in Binlog payloads (the columnar side of ``payload.row_changes``)."""
+"""Kernels that find the row changes in Binlog payloads."""
 
 # mypy: disable-error-code="arg-type, assignment, return-value"
 # (inside kernels there is one kind of integer)

@@ -20,6 +20,7 @@ from pumphouse.progress import bar
 
 if TYPE_CHECKING:
     from pumphouse.export.run import ExportReport
+    from pumphouse.objectstore.base import ObjectStore
     from pumphouse.settings import Settings
 
 _MIB = 1 << 20
@@ -142,13 +143,11 @@ def _write(
     as_json: bool,
 ) -> None:
     from pumphouse.export.run import export_pb
-    from pumphouse.objectstore.open import open_store
 
-    root = _root(settings, destination)
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         report = export_pb(
             parts.readable_archive,
-            open_store(settings.archive.model_copy(update={"root": root})),
+            _opened(settings, destination),
             since=after,
             upto=upto,
             tables=tables,
@@ -173,13 +172,11 @@ def _write_tables(
 ) -> None:
     from pumphouse.commands.load import print_losses
     from pumphouse.history.files import FileFormat, export_tables
-    from pumphouse.objectstore.open import open_store
 
-    root = _root(settings, destination)
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         report = export_tables(
             parts.readable_archive,
-            open_store(settings.archive.model_copy(update={"root": root})),
+            _opened(settings, destination),
             FileFormat(form),
             at=at,
             tables=tables,
@@ -198,13 +195,15 @@ def _write_tables(
     print_losses(report.losses)
 
 
-def _root(settings: Settings, destination: str) -> str:
-    """URL of a destination; UsageError where it is the archive's own, or lies in it."""
+def _opened(settings: Settings, destination: str) -> ObjectStore:
+    """The store at a destination; UsageError where it is the archive's own, or lies in it."""
+    from pumphouse.objectstore.open import open_store
+
     url = destination if "://" in destination else f"file://{quote(str(Path(destination).absolute()))}"
     archive = settings.archive.root.rstrip("/")
     if f"{url.rstrip('/')}/".startswith(f"{archive}/"):
         raise UsageError(f"{destination} lies in the archive, {archive}", hint="export into a directory of its own")
-    return url
+    return open_store(settings.archive.model_copy(update={"root": url}))
 
 
 def _print(report: ExportReport) -> None:

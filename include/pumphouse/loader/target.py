@@ -5,7 +5,6 @@ must know. Used by one thread at a time.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
-# ruff: noqa: S608
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
 from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
-from pumphouse.model.tso import Tso
 from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, Session, connect, place
 from pumphouse.mysql.connection import named_in
 from pumphouse.once import once
@@ -456,12 +454,3 @@ def has_checkpoints(connection: TargetConnection) -> bool:
         (connection.settings.schema_name,),
     )
     return bool(found)
-
-
-def read_checkpoint(settings: TargetSettings, task: str) -> Tso | None:
-    """Checkpoint of a task on a target; None when it has none yet. Opens a connection of its own."""
-    with TargetConnection.open(settings) as connection:
-        if not has_checkpoints(connection):
-            return None
-        ts = connection.value(f"SELECT ts FROM {connection.table('checkpoint')} WHERE task = %s", (task,))
-        return None if ts is None else Tso(int(ts))

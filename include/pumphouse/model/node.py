@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pumphouse.errors import CorruptionError
 from pumphouse.model import strict
+from pumphouse.model.record import Named, Record
 from pumphouse.model.tso import Tso
 
 REGISTRY_ROOT = "/tidb-binlog/v1"
@@ -36,28 +37,15 @@ class NodeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class Replaced(Record):
     """An incarnation that another one found under its node id when it registered: its last start and heartbeat.
 
     ``incarnation`` '' and ``start_count`` 0 where the value found was a Go Pump's.
     """
 
     incarnation: str
-    start_count: int
-    update_ts: Tso = Tso(0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {"incarnation": self.incarnation, "startCount": self.start_count, "updateTS": int(self.update_ts)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            incarnation=strict.text(data["incarnation"]),
-            start_count=strict.integer(data["startCount"]),
-            update_ts=Tso(strict.integer(data["updateTS"])),
-        )
+    start_count: Annotated[int, Named("startCount")]
+    update_ts: Annotated[Tso, Named("updateTS")] = Tso(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +168,3 @@ _KNOWN = {
 def is_node_id(node_id: str) -> bool:
     """Whether a node may be registered under it: it is one element of a key, of file names and of log lines."""
     return bool(node_id) and "/" not in node_id and node_id.isprintable()
-
-
-def node_id_of_key(key: str) -> str:
-    """Node id in a registry key; '' when there is none. Both key forms of TiDB Binlog are read."""
-    parts = key.lstrip("/").split("/")
-    at = 3 if len(parts) > 1 and parts[1].startswith("v") else 2
-    return parts[at] if len(parts) > at else ""

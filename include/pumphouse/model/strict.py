@@ -55,6 +55,20 @@ def boolean(value: Any) -> bool:
     return value
 
 
+def array(value: Any) -> list[Any]:
+    """A list; ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.60} is no list")  # noqa: TRY004 - as above
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """An object of JSON; ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r:.60} is no object")  # noqa: TRY004 - as above
+    return value
+
+
 def _refuse(name: str) -> float:
     raise ValueError(f"{name} is no number")
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.record import LATER, Named, Record
 from pumphouse.model.tso import Tso
 
 RESOLVER_TTL_S = 10.0
@@ -40,7 +41,7 @@ class CaptureState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureRecord:
+class CaptureRecord(Record):
     """A capture of one source: who runs it, and how far it is.
 
     ``source``: address without secrets; ``server``: identity of the server behind it. ``owner``: of the process that
@@ -52,12 +53,13 @@ class CaptureRecord:
     that, or has not looked yet. ``reason``: why it FAILED, or is behind.
     """
 
-    capture_id: str
+    capture_id: Annotated[str, Named("id")]
     source: str
     server: str
     owner: str
     host: str
     state: CaptureState
+    reason: str = ""
     heartbeat: float
     gtid: str
     moment: float = 0.0
@@ -66,8 +68,7 @@ class CaptureRecord:
     start_ts: int = 0
     commit_ts: int = 0
     anew: bool = False
-    semi_sync: bool | None = None
-    reason: str = ""
+    semi_sync: Annotated[bool | None, LATER] = None
 
 
 class Cluster(Protocol):

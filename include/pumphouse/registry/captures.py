@@ -19,25 +19,7 @@ def is_live(record: CaptureRecord, now: float) -> bool:
 
 def to_json(record: CaptureRecord) -> bytes:
     """Registry value (docs/formats.md, "Registry")."""
-    value = {
-        "format_version": FORMAT_VERSION,
-        "id": record.capture_id,
-        "source": record.source,
-        "server": record.server,
-        "owner": record.owner,
-        "host": record.host,
-        "state": record.state.value,
-        "reason": record.reason,
-        "heartbeat": record.heartbeat,
-        "gtid": record.gtid,
-        "moment": record.moment,
-        "lag_s": record.lag_s,
-        "transactions": record.transactions,
-        "start_ts": record.start_ts,
-        "commit_ts": record.commit_ts,
-        "anew": record.anew,
-        "semi_sync": record.semi_sync,
-    }
+    value = {"format_version": FORMAT_VERSION, **record.to_dict()}
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -46,24 +28,7 @@ def from_json(data: bytes) -> CaptureRecord:
     try:
         value: dict[str, Any] = strict.loads(data)
         version = value["format_version"]
-        record = CaptureRecord(
-            capture_id=strict.text(value["id"]),
-            source=strict.text(value["source"]),
-            server=strict.text(value["server"]),
-            owner=strict.text(value["owner"]),
-            host=strict.text(value["host"]),
-            state=CaptureState(value["state"]),
-            reason=strict.text(value["reason"]),
-            heartbeat=strict.number(value["heartbeat"]),
-            gtid=strict.text(value["gtid"]),
-            moment=strict.number(value["moment"]),
-            lag_s=strict.number(value["lag_s"]),
-            transactions=strict.integer(value["transactions"], 0, (1 << 63) - 1),
-            start_ts=strict.integer(value["start_ts"], 0, (1 << 63) - 1),
-            commit_ts=strict.integer(value["commit_ts"], 0, (1 << 63) - 1),
-            anew=strict.boolean(value["anew"]),
-            semi_sync=None if value.get("semi_sync") is None else strict.boolean(value["semi_sync"]),
-        )
+        record = CaptureRecord.from_dict(value)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"a registry value is no capture: {data!r:.200}", reason=str(error)) from error
     if version != FORMAT_VERSION:

@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
 from pumphouse.model import strict
-from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import CaptureRecord, ResolverRecord
 from pumphouse.registry.etcd_client import EtcdClient, get_op, mod_is, put_op
-from pumphouse.registry.etcd_nodes import OWN_ROOT, PATIENCE_S, EtcdNodes, EtcdNodeWatch
+from pumphouse.registry.etcd_nodes import OWN_ROOT, PATIENCE_S, EtcdNodes
 from pumphouse.registry.etcd_tso import EtcdTso
 
 FORMAT_VERSION = 1
 _RETRY_WAIT_S = 0.1
 
 
-class EtcdCluster:
+class EtcdCluster(EtcdNodes):
     """Cluster on etcd. Its connections are made again after a fork."""
 
     def __init__(self, client: EtcdClient, *, root: str = "", create: bool = True, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -37,10 +34,7 @@ class EtcdCluster:
             ConfigError: there is none and it is not to be made.
             ClusterUnavailable: etcd did not answer.
         """
-        self._client = client
-        self._root = root
-        self._clock = clock
-        self._nodes = EtcdNodes(client, root=root, clock=clock)
+        super().__init__(client, root=root, clock=clock)
         self._tso_key = f"{root}{OWN_ROOT}/tso".encode()
         self._tso = EtcdTso(client, self._tso_key, clock=clock)
         self._cluster_id = self._open(create=create)
@@ -57,50 +51,6 @@ class EtcdCluster:
     def tso(self) -> Tso:
         """A fresh timestamp; one round trip to etcd, shared by all threads that wait for one."""
         return self._tso.next()
-
-    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """Every registered node of a kind, sorted by id."""
-        return self._nodes.nodes(kind)
-
-    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """`nodes` without those that cannot be read."""
-        return self._nodes.readable_nodes(kind)
-
-    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
-        """One node, or None."""
-        return self._nodes.node(kind, node_id)
-
-    def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
-    ) -> NodeStatus | None:
-        """Read, change and write one node atomically."""
-        return self._nodes.update_node(kind, node_id, change)
-
-    def watch_nodes(self, kind: NodeKind) -> EtcdNodeWatch:
-        """Watch the nodes of a kind."""
-        return self._nodes.watch_nodes(kind)
-
-    def resolvers(self) -> list[ResolverRecord]:
-        """Every registered resolver, sorted by id, live or not."""
-        return self._nodes.resolvers()
-
-    def put_resolver(self, record: ResolverRecord) -> None:
-        """Register or heartbeat a resolver."""
-        self._nodes.put_resolver(record)
-
-    def delete_resolver(self, resolver_id: str) -> None:
-        """Remove a resolver."""
-        self._nodes.delete_resolver(resolver_id)
-
-    def captures(self) -> list[CaptureRecord]:
-        """Every registered capture, sorted by id."""
-        return self._nodes.captures()
-
-    def update_capture(
-        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
-    ) -> CaptureRecord | None:
-        """Read, change and write one capture atomically."""
-        return self._nodes.update_capture(capture_id, change)
 
     def close(self) -> None:
         """Close the connections."""

@@ -53,9 +53,13 @@ class EtcdNodes:
     """Nodes and resolvers of one cluster."""
 
     def __init__(self, client: EtcdClient, *, root: str = "", clock: Clock = SYSTEM_CLOCK) -> None:
-        self._client = client
+        self._etcd = client
         self._root = root
         self._clock = clock
+
+    @property
+    def _client(self) -> EtcdClient:
+        return self._etcd
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
         """Every registered node of a kind, sorted by id; linearizable. CorruptionError where one cannot be read."""

@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError
 from pumphouse.library_log import library_logger
-from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import CaptureRecord, ResolverRecord
 from pumphouse.registry.etcd_client import EtcdClient
-from pumphouse.registry.etcd_nodes import EtcdNodes, EtcdNodeWatch
+from pumphouse.registry.etcd_nodes import EtcdNodes
 from pumphouse.registry.pd_client import PdClient
 from pumphouse.registry.pd_members import PdOptions
 from pumphouse.settings import TlsSettings
@@ -29,7 +27,7 @@ _KEPT_S = 60
 _RENEWED_S = 15.0
 
 
-class PdCluster:
+class PdCluster(EtcdNodes):
     """Cluster on PD. Its connections are made again after a fork."""
 
     def __init__(
@@ -41,8 +39,7 @@ class PdCluster:
     ) -> None:
         """Connect; see `PdClient` for what may be wrong."""
         self.client = PdClient(endpoints, tls, options, clock)
-        self._etcd = EtcdClient(self.client.members.endpoints, tls, clock=clock)
-        self._registry = EtcdNodes(self._etcd, clock=clock)
+        super().__init__(EtcdClient(self.client.members.endpoints, tls, clock=clock), clock=clock)
 
     @property
     def url(self) -> str:
@@ -56,50 +53,6 @@ class PdCluster:
     def tso(self) -> Tso:
         """PD's; one round trip, shared by all threads that wait for one."""
         return self.client.tso()
-
-    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """Every registered node of a kind, sorted by id."""
-        return self._nodes.nodes(kind)
-
-    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """`nodes` without those that cannot be read."""
-        return self._nodes.readable_nodes(kind)
-
-    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
-        """One node, or None."""
-        return self._nodes.node(kind, node_id)
-
-    def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
-    ) -> NodeStatus | None:
-        """Read, change and write one node atomically."""
-        return self._nodes.update_node(kind, node_id, change)
-
-    def watch_nodes(self, kind: NodeKind) -> EtcdNodeWatch:
-        """Watch the nodes of a kind."""
-        return self._nodes.watch_nodes(kind)
-
-    def resolvers(self) -> list[ResolverRecord]:
-        """Every registered resolver, sorted by id, live or not."""
-        return self._nodes.resolvers()
-
-    def put_resolver(self, record: ResolverRecord) -> None:
-        """Register or heartbeat a resolver."""
-        self._nodes.put_resolver(record)
-
-    def delete_resolver(self, resolver_id: str) -> None:
-        """Remove a resolver."""
-        self._nodes.delete_resolver(resolver_id)
-
-    def captures(self) -> list[CaptureRecord]:
-        """Every registered capture, sorted by id."""
-        return self._nodes.captures()
-
-    def update_capture(
-        self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
-    ) -> CaptureRecord | None:
-        """Read, change and write one capture atomically."""
-        return self._nodes.update_capture(capture_id, change)
 
     @contextlib.contextmanager
     def keep_readable(self, ts: Tso) -> Iterator[None]:
@@ -135,10 +88,10 @@ class PdCluster:
         self._etcd.close()
 
     @property
-    def _nodes(self) -> EtcdNodes:
+    def _client(self) -> EtcdClient:
         # Members that PD has taken in since the start are asked too. At the end: the client counts by place.
         known = self._etcd.endpoints
         new = tuple(each for each in self.client.members.endpoints if each not in known)
         if new:
             self._etcd.endpoints = (*known, *new)
-        return self._registry
+        return self._etcd

@@ -21,14 +21,6 @@ def is_live(record: ResolverRecord, now: float) -> bool:
     return abs(now - record.heartbeat) < RESOLVER_TTL_S
 
 
-def resolver_for(records: Iterable[ResolverRecord], key: bytes, now: float) -> ResolverRecord | None:
-    """The live resolver that answers for a prewrite key; live prefixes do not overlap, so there is at most one."""
-    for record in records:
-        if is_live(record, now) and any(key.startswith(prefix) for prefix in record.prefixes):
-            return record
-    return None
-
-
 def refuse_overlap(record: ResolverRecord, others: Iterable[ResolverRecord], now: float) -> None:
     """Raise ResolverOverlap if a prefix begins another live resolver's, or the other way round.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pumphouse.codec import key as keys
 from pumphouse.codec.columnar import INSERT, decode_images
-from pumphouse.codec.datum import encode_value, loader_value, read_datum
+from pumphouse.codec.datum import encode_value, read_datum
 from pumphouse.codec.decimal import encode_decimal, read_decimal
 from pumphouse.codec.json import (
     ARRAY,
@@ -30,15 +30,19 @@ from pumphouse.codec.json import (
 )
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, canonical
-from pumphouse.codec.row import decode_insert, encode_insert, project
-from pumphouse.model.node import NodeStatus, node_id_of_key
+from pumphouse.codec.row import encode_insert
+from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.table import ColumnInfo, SchemaState, TableInfo
 from pumphouse.model.tso import compose, logical, physical_ms
 from pumphouse.proto import binlog_pb2, cistern_pb2, pump_pb2
-from pumphouse.secret_text import decrypt, encrypt, secret_key
+from pumphouse.registry.etcd_nodes import EtcdNodes
+from pumphouse.secret_text import encrypt, secret_key
+from tests.support import rowreference
 from tests.support.golden.case import Case, Json, assert_same
 from tests.support.golden.file_cases import file_column
 from tests.support.golden.kafka_cases import kafka_column
+from tests.support.rowreference import decode_insert, loader_value, project
+from tests.support.secrettext import decrypt
 
 UNKNOWN = "is not known to this driver"
 
@@ -234,7 +238,7 @@ def _serialize(message: Any) -> bytes:
 def misc(content: Json) -> Iterator[Case]:
     """One case an entry."""
     known = {
-        "etcd_key_to_node_id": (_node_id, ("W4",)),
+        "etcd_key_to_node_id": (_node_key, ("W4",)),
         "meta_keys": (_meta_key, ()),
         "row_keys": (_row_key, ("W1",)),
         "tso": (_tso, ("W4",)),
@@ -251,15 +255,17 @@ def misc(content: Json) -> Iterator[Case]:
                 yield Case(f"{name}-{index}", skip=f"{name} {UNKNOWN}")
 
 
-def _node_id(entry: Json, _: Path) -> None:
-    assert node_id_of_key(entry["key"]) == entry["node_id"]
+def _node_key(entry: Json, _: Path) -> None:
+    # The other form is of a Pump before v1, which no Go Pump writes any more.
+    key = EtcdNodes(None)._key(NodeKind.PUMP, entry["node_id"]).decode()
+    assert key == entry["key"].replace("/tidb-binlog/pumps/", "/tidb-binlog/v1/pumps/")
 
 
 def _meta_key(entry: Json, _: Path) -> None:
     if "job_id" in entry:
-        assert keys.job_history_key(entry["job_id"]).hex() == entry["hex"]
+        assert rowreference.job_history_key(entry["job_id"]).hex() == entry["hex"]
     else:
-        assert keys.meta_key(entry["hash"].encode(), entry["field"].encode()).hex() == entry["hex"]
+        assert rowreference.meta_key(entry["hash"].encode(), entry["field"].encode()).hex() == entry["hex"]
 
 
 def _password(entry: Json, _: Path) -> None:
@@ -272,8 +278,8 @@ def _password(entry: Json, _: Path) -> None:
 def _row_key(entry: Json, _: Path) -> None:
     # Of a clustered table whose key is no integer: the key form of its columns.
     handle = bytes.fromhex(entry["handle_hex"]) if "handle_hex" in entry else int(entry["handle"])
-    assert keys.record_key(entry["table_id"], handle).hex() == entry["hex"]
-    assert keys.parse_record_key(bytes.fromhex(entry["hex"])) == (entry["table_id"], handle)
+    assert rowreference.record_key(entry["table_id"], handle).hex() == entry["hex"]
+    assert rowreference.parse_record_key(bytes.fromhex(entry["hex"])) == (entry["table_id"], handle)
 
 
 def _tso(entry: Json, _: Path) -> None:

@@ -14,24 +14,18 @@ import pytest
 from pumphouse.codec import columnar, row
 from pumphouse.codec.datum import VARINT, read_datum
 from pumphouse.codec.layout import RowLayout
-from pumphouse.codec.payload import (
-    PrewriteValueBuilder,
-    make_commit,
-    make_prewrite,
-    merge,
-    parse,
-    parse_prewrite_value,
-    row_changes,
-)
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, parse
 from pumphouse.errors import BinlogError
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
+from tests.support import rowreference
 from tests.support.golden.case import Case, Json, assert_same
 from tests.support.golden.codec_cases import UNKNOWN
 from tests.support.golden.file_cases import file_ddl, file_dml
 from tests.support.golden.kafka_cases import kafka_ddl, kafka_dml
 from tests.support.golden.storage_cases import scenario_run
+from tests.support.rowreference import parse_prewrite_value, row_changes
 
 _LISTS = {"inserted_rows": "insert", "updated_rows": "update", "deleted_rows": "delete"}
 _OTHER_SINKS = "what a relay log makes of the messages: there is none here"
@@ -150,8 +144,8 @@ def _mutations(step: Json, _: Path) -> None:
 def _decode(table: TableInfo, kind: str, image: bytes) -> tuple[row.Row, ...]:
     """Old and new values of an update, else the one row."""
     if kind == "update":
-        return row.decode_update(table, image)
-    return ((row.decode_insert if kind == "insert" else row.decode_delete)(table, image),)
+        return rowreference.decode_update(table, image)
+    return ((rowreference.decode_insert if kind == "insert" else rowreference.decode_delete)(table, image),)
 
 
 def _said(step: Json, what: str) -> Any:
@@ -203,7 +197,7 @@ def _both(
 ) -> list[dict[str, Any]]:
     """One row change by the reference and in columns, which are equal."""
     slow = [
-        {wanted.column_by_id(i).name: value for i, value in row.project(written, wanted, r).items()}
+        {wanted.column_by_id(i).name: value for i, value in rowreference.project(written, wanted, r).items()}
         for r in _decode(row.as_read(written, wanted), kind, image)
     ]
     one = slice(index, index + 1)

@@ -7,6 +7,7 @@ from pumphouse.model.table import Job
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings
+from tests.support.agedarchive import archive, copied, made, store  # noqa: F401 - fixtures
 from tests.support.memorystore import MemoryStore
 from tests.support.pullpump import PullPump
 
@@ -90,19 +91,19 @@ class World:
 
     def commits(self):
         """(commit ts, node) of everything in the archive, in the order of reading."""
-        archive = self.archive
+        read = self.archive
         return [
             (ts, segment.node_id)
-            for manifest in archive.windows()
+            for manifest in read.windows()
             for segment in manifest.segments
-            for batch in archive.segment_batches(manifest, segment)
+            for batch in read.segment_batches(manifest, segment)
             for ts in batch.column("commit_ts").to_pylist()
         ]
 
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
-    yield made
-    for pump in made.pumps:
+    whole = World(tmp_path)
+    yield whole
+    for pump in whole.pumps:
         pump.stop()

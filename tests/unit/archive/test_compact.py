@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -37,33 +36,13 @@ from pumphouse.history.shown import objects
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.settings import LoadSettings
 from tests.support import formats
-from tests.support.agedarchive import Aged, aged, require_restorable
+from tests.support.agedarchive import Aged, aged, fresh, kept_moments, require_restorable
 from tests.support.killed import Killed
 from tests.support.madearchive import MadeSource, column
 from tests.support.manywindows import add_windows
 from tests.support.memorystore import MemoryStore
 
 pytestmark = pytest.mark.row("A5")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Aged:
-    return aged(tmp_path_factory.mktemp("aged"))
-
-
-@pytest.fixture
-def world(made: Aged) -> tuple[MemoryStore, Archive]:
-    return made.in_memory()
-
-
-@pytest.fixture
-def store(world: tuple[MemoryStore, Archive]) -> MemoryStore:
-    return world[0]
-
-
-@pytest.fixture
-def archive(world: tuple[MemoryStore, Archive]) -> Archive:
-    return world[1]
 
 
 def run(archive: Archive, *, dry_run: bool = False) -> CompactReport:
@@ -73,16 +52,6 @@ def run(archive: Archive, *, dry_run: bool = False) -> CompactReport:
 
 def packs_of(store: ObjectStore) -> list[Pack]:
     return [*packs.packs_of(store)]
-
-
-def fresh(archive: Archive) -> Archive:
-    """Another process's."""
-    return Archive(archive.store._store, archive.cluster_id)
-
-
-def moments(archive: Archive, made: Aged) -> list[Any]:
-    base = archive.range().base
-    return [at for at, _ in made.moments if base is None or at >= base.ts]
 
 
 def alone(store: MemoryStore) -> list[str]:
@@ -117,7 +86,7 @@ def test_every_reader_reads_what_it_read_before(archive: Archive, store: MemoryS
     assert contents(archive) == before  # it was opened before
     found = fresh(archive)
     assert contents(found) == before
-    require_restorable(found, moments(found, made))
+    require_restorable(found, kept_moments(found, made))
     again = run(fresh(archive))
     assert (again.packs, again.deleted) == (0, 0)
     shown = formats.Shown()
@@ -185,7 +154,7 @@ def test_killed_at_any_write_and_run_again_nothing_is_lost(made: Aged, when: str
         store.put_s = dict.fromkeys(store.objects, 0.0)
         delete_orphans(fresh(archive), Ages())
         assert {shape(key) for key in store.objects} == whole
-    require_restorable(fresh(archive), moments(archive, made))
+    require_restorable(fresh(archive), kept_moments(archive, made))
 
 
 def shape(key: str) -> str:
@@ -259,7 +228,7 @@ def test_packs_expire_with_the_last_of_their_windows(archive: Archive, store: Me
     assert packs_of(archive.store) == [spanning]
     assert all(end > start for _, end in map(layout.pack_range, keys(store, layout.PACKS)))
     found = fresh(archive)
-    require_restorable(found, moments(found, made))
+    require_restorable(found, kept_moments(found, made))
     run(fresh(archive))
     assert verify(fresh(archive)).problems == []
 
@@ -278,11 +247,11 @@ def test_beside_an_expiry_either_ends_and_what_is_kept_is_whole(made: Aged) -> N
 
         assert at_once(lambda archive=archive: run(fresh(archive)), expired) == []
         found = fresh(archive)
-        require_restorable(found, moments(found, made))
+        require_restorable(found, kept_moments(found, made))
         store.after = lambda _verb, _key: None
         expired(found)
         run(fresh(archive))
-        require_restorable(fresh(archive), moments(found, made))
+        require_restorable(fresh(archive), kept_moments(found, made))
 
 
 def test_a_copy_of_packed_windows_is_whole_and_may_be_packed_itself(
@@ -298,7 +267,7 @@ def test_a_copy_of_packed_windows_is_whole_and_may_be_packed_itself(
     assert compact(copy(), run=2, newest=1).packs == 3
     again = copy_archive(fresh(archive), copy(), full=True)
     assert (again.objects, again.mended) == (0, 0)
-    require_restorable(copy(), moments(archive, made))
+    require_restorable(copy(), kept_moments(archive, made))
     # What is damaged in a pack of the copy is put back beside it, and read there.
     pack = packs_of(copy().store)[0]
     key = f"{archive.cluster_id}/{pack.data}"

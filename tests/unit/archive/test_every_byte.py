@@ -335,6 +335,27 @@ def read_base(key: str, data: bytes) -> object:
 
 
 @pytest.mark.row("A4")
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("objects_of", None, "objects_of: None is no integer"),
+        ("folded_ts", None, "folded_ts: None is no integer"),
+        ("since_ts", None, "since_ts: None is no integer"),
+        ("objects_sha256", None, "objects_sha256: None is no text"),
+        ("tables", {}, "{} is no list"),
+    ],
+)
+def test_a_base_that_says_nothing_where_it_must_say_something_is_refused_by_object_and_field(field, value, why):
+    base = Base(begun=Tso(5), ts=Tso(6), low=Tso(5), tables=(), columns=True, sha256="")
+    written = json.loads(base.to_json(cluster_id=1, genesis="")) | {"format_version": 1, field: value}
+    del written["sha256"]
+    key = layout.base_document(Tso(5))
+    with pytest.raises(BadManifest, match=why) as caught:
+        read_base(key, json.dumps(written).encode())
+    assert caught.value.message.startswith(f"{key} ")
+
+
+@pytest.mark.row("A4")
 @pytest.mark.parametrize("rounds", [pytest.param(200_000, marks=pytest.mark.slow), 1_500])
 def test_a_document_of_a_writer_with_a_bug_is_refused_by_name(small, rounds):
     """Its digest is right, what it says is not: a typed error names the object, or it is taken for what it says."""

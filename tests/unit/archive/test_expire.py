@@ -36,49 +36,17 @@ from pumphouse.errors import (
 )
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.objectstore.base import ObjectInfo
-from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import LoadSettings
-from tests.support.agedarchive import Aged, aged, pieces_of, plan_of, require_restorable
+from tests.support.agedarchive import Aged, aged, fresh, kept_moments, pieces_of, plan_of, require_restorable
 from tests.support.killed import Killed
 from tests.support.memorystore import MemoryStore
 
 NEWEST = Policy(bases=1)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Aged:
-    return aged(tmp_path_factory.mktemp("aged"))
-
-
-@pytest.fixture
-def world(made: Aged) -> tuple[MemoryStore, Archive]:
-    return made.in_memory()
-
-
-@pytest.fixture
-def store(world: tuple[MemoryStore, Archive]) -> MemoryStore:
-    return world[0]
-
-
-@pytest.fixture
-def archive(world: tuple[MemoryStore, Archive]) -> Archive:
-    return world[1]
-
-
 def run(archive: Archive, policy: Policy = NEWEST, *holds: Hold, dry_run: bool = False) -> ExpireReport:
     return expire(archive, Ages(), policy, holds, now=archive.end(), dry_run=dry_run, who="me@here")
-
-
-def fresh(archive: Archive) -> Archive:
-    """Another process's."""
-    assert isinstance(archive.store, PrefixStore)
-    return Archive(archive.store._store, archive.cluster_id)
-
-
-def kept_moments(archive: Archive, made: Aged) -> list[Tso]:
-    base = archive.range().base
-    return [at for at, _ in made.moments if base is None or at >= base.ts]
 
 
 @pytest.mark.row("A5")

@@ -12,13 +12,13 @@ from pumphouse.archive.segment import read_segment
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.standing import whole_history
 from pumphouse.archive.verify import verify
-from pumphouse.codec.payload import row_changes
 from pumphouse.errors import BadManifest, ConfigError, CorruptionError, HistoryUnavailable, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.proto.binlog_pb2 import Binlog
 from tests.support.memorystore import MemoryStore
+from tests.support.rowreference import row_changes
 
 
 class Dump:

@@ -32,16 +32,11 @@ from pumphouse.archive.windows import SCHEMA, Windows
 from pumphouse.errors import BadManifest, ObjectNotFound, StoreUnavailable
 from pumphouse.loader.work import pieces_of
 from pumphouse.model.tso import Tso
-from tests.support.agedarchive import Aged, aged, plan_of, require_restorable
+from tests.support.agedarchive import Aged, plan_of, require_restorable
 from tests.support.madearchive import MadeSource, column
 from tests.support.manywindows import add_windows
 
 pytestmark = pytest.mark.row("A6")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Aged:
-    return aged(tmp_path_factory.mktemp("aged"))
 
 
 class Indexed:

@@ -9,11 +9,12 @@ import pytest
 from pumphouse.archive.manifest import Duplicate
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.segment import SegmentWriter, peek_segment, read_columns, read_segment
-from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, row_changes
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
 from pumphouse.errors import BadBinlog, BadSegment
 from pumphouse.model.tso import Tso
 from pumphouse.proto import binlog_pb2
 from tests.support.memorystore import MemoryStore
+from tests.support.rowreference import row_changes
 
 END = Tso(1 << 62)
 

@@ -21,6 +21,7 @@ from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.proto.pumphouse_pb2 import Blocker, StatusResponse, TriggerGcResponse
 from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
+from tests.support.secrettext import decrypt
 
 REQUESTED = ("requested", "requested_by_retention", "requested_by_checkpoints")
 
@@ -508,17 +509,17 @@ def test_the_golden_passwords_are_read_and_ours_read_back(run, monkeypatch):
     golden = json.loads((Path(__file__).parents[2] / "golden" / "misc.json").read_text())["encrypted_password"]
     assert golden
     for each in golden:
-        assert secret_text.decrypt(each["ciphertext_b64"], secret_text.secret_key()) == each["plaintext"]
+        assert decrypt(each["ciphertext_b64"], secret_text.secret_key()) == each["plaintext"]
     hidden = run("encrypt", "--text", "päss", as_json=True)["encrypted"]
-    assert secret_text.decrypt(hidden, secret_text.secret_key()) == "päss"
+    assert decrypt(hidden, secret_text.secret_key()) == "päss"
     assert run("encrypt", "--text", "päss", as_json=True)["encrypted"] != hidden
     result = CliRunner().invoke(cli, ["encrypt"], input="from stdin\n")
-    assert secret_text.decrypt(result.stdout.strip(), secret_text.secret_key()) == "from stdin"
+    assert decrypt(result.stdout.strip(), secret_text.secret_key()) == "from stdin"
     monkeypatch.setenv("BINLOG_SECRET_KEY", "00" * 16)
     mine = secret_text.encrypt("x" * 40, secret_text.secret_key())
     monkeypatch.setenv("BINLOG_SECRET_KEY", "11" * 16)
     with pytest.raises(UsageError, match="ciphertext not valid"):
-        secret_text.decrypt(mine, secret_text.secret_key())
+        decrypt(mine, secret_text.secret_key())
     for wrong in ("zz", "0011"):
         monkeypatch.setenv("BINLOG_SECRET_KEY", wrong)
         with pytest.raises(ConfigError, match="BINLOG_SECRET_KEY is no key"):

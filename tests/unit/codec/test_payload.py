@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pumphouse.codec.payload import (
-    canonical,
-    make_commit,
-    make_fake,
-    make_prewrite,
-    make_rollback,
-    merge,
-    parse,
-    parse_prewrite_value,
-    row_changes,
-)
+from pumphouse.codec.payload import canonical, make_commit, make_prewrite, make_rollback, merge, parse
 from pumphouse.errors import BadBinlog
 from pumphouse.model.binlog import BinlogType
 from pumphouse.proto import binlog_pb2 as pb
+from tests.support.rowreference import make_fake, parse_prewrite_value, row_changes
 
 pytestmark = pytest.mark.row("P4", "W1")
 

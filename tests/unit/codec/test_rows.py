@@ -17,6 +17,7 @@ from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.proto import binlog_pb2 as pb
+from tests.support import rowreference
 from tests.support.rowgen import column, field, table
 
 pytestmark = pytest.mark.row("L1")
@@ -67,7 +68,7 @@ def test_every_truncation_of_a_row_is_refused_or_ends_between_pairs() -> None:
     image = row.encode_delete(info, {1: 1, 2: b"alice", 3: 200})
     for cut in range(len(image)):
         try:
-            wanted = row.project(info, info, row.decode_delete(info, image[:cut]))
+            wanted = rowreference.project(info, info, rowreference.decode_delete(info, image[:cut]))
         except CodecError:
             with pytest.raises(CodecError):
                 decode(info, DELETE, image[:cut])
@@ -104,7 +105,9 @@ def test_a_damaged_row_is_refused_with_row_and_reason(op: int, image: str, reaso
     with pytest.raises(CodecError, match=reason) as raised:
         decode(simple(), op, good, bytes.fromhex(image))
     assert raised.value.row == 1
-    slow = {INSERT: row.decode_insert, DELETE: row.decode_delete, UPDATE: row.decode_update}[op]
+    slow = {INSERT: rowreference.decode_insert, DELETE: rowreference.decode_delete, UPDATE: rowreference.decode_update}[
+        op
+    ]
     with pytest.raises(CodecError):
         slow(simple(), bytes.fromhex(image))
 
@@ -140,7 +143,7 @@ def test_an_unsigned_integer_key_comes_from_the_signed_handle() -> None:
     info = table([column(1, 0, field(MysqlType.LONGLONG, PRI | 32))], pk_is_handle=True)
     image = row.encode_insert(info, {1: 2**64 - 1})
     assert image.hex() == "080100"
-    assert row.decode_insert(info, image) == {1: 2**64 - 1}
+    assert rowreference.decode_insert(info, image) == {1: 2**64 - 1}
     assert decode(info, INSERT, image).to_pylist() == [{"c1": 2**64 - 1}]
 
 
@@ -163,7 +166,7 @@ def test_a_clustered_key_comes_from_the_list_where_the_handle_is_a_sort_key_or_p
     assert image == b"\x02\x02a" + b"\x02\x04lo" + b"\x08\x02\x02\x04a " + b"\x08\x04\x02\x08long"
     assert decode(info, INSERT, image).to_pylist() == [{"c1": b"a ", "c2": b"long"}]
     # A handle alone gives what is no prefix, and a key that is not whole is never filled.
-    for decoding in (lambda data: decode(info, INSERT, data), lambda data: row.decode_insert(info, data)):
+    for decoding in (lambda data: decode(info, INSERT, data), lambda data: rowreference.decode_insert(info, data)):
         with pytest.raises(CodecError, match=r"key|c2 is missing"):
             decoding(b"\x02\x02a\x02\x04lo\x00")
 
@@ -180,7 +183,9 @@ def test_a_row_of_a_later_version_than_it_says_keeps_what_that_added() -> None:
     named, before = ({f"c{id_}": value for id_, value in each.items()} for each in (values, old))
     image = row.encode_insert(wanted, values, handle=1)
     assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [named]
-    assert row.project(written, wanted, row.decode_insert(row.as_read(written, wanted), image)) == values
+    assert (
+        rowreference.project(written, wanted, rowreference.decode_insert(row.as_read(written, wanted), image)) == values
+    )
     updated = decode(written, UPDATE, row.encode_update(wanted, old, values, handle=1), wanted=wanted)
     assert [side.to_pylist() for side in updated] == [[before], [named]]
     # Who came earlier wrote less, and has the same values where nothing was added.
@@ -234,7 +239,10 @@ def test_a_null_that_a_later_version_leaves_out_is_null() -> None:
     written, wanted = table([first, column(2, 1, must)]), table([first, column(2, 1, may)])
     image = row.encode_insert(table([first]), {1: 3}, handle=1)
     assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 3, "c2": None}]
-    assert row.project(written, wanted, row.decode_insert(row.as_read(written, wanted), image)) == {1: 3, 2: None}
+    assert rowreference.project(written, wanted, rowreference.decode_insert(row.as_read(written, wanted), image)) == {
+        1: 3,
+        2: None,
+    }
 
 
 @pytest.mark.row("S3", "L6")
@@ -270,7 +278,9 @@ def test_a_type_that_did_not_grow_is_read_as_it_was_written() -> None:
     values = {1: 3, 2: "2021-02-03 04:05:59.900000"}
     image = row.encode_insert(written, values, handle=1)
     assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 3, "c2": values[2]}]
-    assert row.project(written, wanted, row.decode_insert(row.as_read(written, wanted), image)) == values
+    assert (
+        rowreference.project(written, wanted, rowreference.decode_insert(row.as_read(written, wanted), image)) == values
+    )
 
 
 @pytest.mark.row("S3")
@@ -288,7 +298,7 @@ def test_a_clustered_key_that_a_later_version_would_update_stays() -> None:
     image = row.encode_update(wanted, old, new)
     _, updated = decode(written, UPDATE, image, wanted=wanted)
     assert updated.to_pylist() == [{"c1": old[1], "c2": 2}]
-    assert row.decode_update(row.as_read(written, wanted), image)[1] == {1: old[1], 2: 2}
+    assert rowreference.decode_update(row.as_read(written, wanted), image)[1] == {1: old[1], 2: 2}
 
 
 @pytest.mark.row("S3")
@@ -307,7 +317,7 @@ def test_a_float_column_that_holds_a_large_double_is_refused() -> None:
     with pytest.raises(CodecError, match="does not fit"):
         decode(written, INSERT, image)
     with pytest.raises(CodecError):
-        row.decode_insert(written, image)
+        rowreference.decode_insert(written, image)
 
 
 def test_json_columns_of_hard_doubles_and_growing_texts() -> None:
@@ -330,7 +340,7 @@ def test_doubles_of_json_are_printed_by_columns_as_by_the_reference() -> None:
     info = table([column(1, 0, field(MysqlType.JSON))])
     image = row.encode_insert(info, {1: json.dumps(doubles)}, handle=1)
     text = decode(info, INSERT, image).column(0)[0].as_py()
-    assert text == row.decode_insert(info, image)[1]
+    assert text == rowreference.decode_insert(info, image)[1]
     assert json.loads(text) == doubles
 
 
@@ -338,7 +348,7 @@ def test_negative_zero_bytes_of_a_decimal_read_as_zero_in_columns_too() -> None:
     info = table([column(1, 0, field(MysqlType.NEWDECIMAL, 0, 3, 2))])
     image = bytes.fromhex("0802" + "0802" + "060302" + "7fff")
     assert decode(info, INSERT, image).to_pylist() == [{"c1": "0.00"}]
-    assert row.decode_insert(info, image) == {1: "0.00"}
+    assert rowreference.decode_insert(info, image) == {1: "0.00"}
 
 
 @pytest.mark.row("S3")
@@ -348,7 +358,10 @@ def test_a_column_that_the_row_lacks_has_the_origin_default_of_the_rows_own_vers
 
     image = bytes.fromhex("0802" + "08020802")
     assert decode(version("5"), INSERT, image, wanted=version("6")).to_pylist() == [{"c1": 1, "c2": 5}]
-    assert row.project(version("5"), version("6"), row.decode_insert(version("5"), image)) == {1: 1, 2: 5}
+    assert rowreference.project(version("5"), version("6"), rowreference.decode_insert(version("5"), image)) == {
+        1: 1,
+        2: 5,
+    }
 
 
 def mutations(value: bytes) -> Mutations:

@@ -9,19 +9,13 @@ import pytest
 from pumphouse.codec import row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, walk
 from pumphouse.codec.layout import RowLayout
-from pumphouse.codec.payload import (
-    PrewriteValueBuilder,
-    make_commit,
-    make_prewrite,
-    merge,
-    parse,
-    parse_prewrite_value,
-    row_changes,
-)
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, parse
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.proto import binlog_pb2 as pb
+from tests.support import rowreference
 from tests.support.rowgen import column, field, table
+from tests.support.rowreference import parse_prewrite_value, row_changes
 
 pytestmark = pytest.mark.row("W2", "L1")
 TABLE_ID = 45
@@ -92,12 +86,12 @@ def test_the_six_statements_come_out_in_their_order_from_both_readers() -> None:
     for table_id, kind, image in row_changes(parse(pulled).prewrite_value):
         assert table_id == TABLE_ID
         if kind is MutationType.INSERT:
-            plain.append((INSERT, None, shown(row.decode_insert(info, image))))
+            plain.append((INSERT, None, shown(rowreference.decode_insert(info, image))))
         elif kind is MutationType.UPDATE:
-            old, new = row.decode_update(info, image)
+            old, new = rowreference.decode_update(info, image)
             plain.append((UPDATE, shown(old), shown(new)))
         else:
-            plain.append((DELETE, shown(row.decode_delete(info, image)), None))
+            plain.append((DELETE, shown(rowreference.decode_delete(info, image)), None))
     assert plain == STATEMENTS
 
     found = walk(pa.array([pulled], pa.binary()))
@@ -116,13 +110,13 @@ def test_carried_out_in_that_order_the_six_statements_leave_what_they_left_in_th
     rows: dict[object, object] = {}
     for _, kind, image in row_changes(documented()):
         if kind is MutationType.INSERT:
-            new = row.decode_insert(example(), image)
+            new = rowreference.decode_insert(example(), image)
             assert new[1] not in rows
         elif kind is MutationType.UPDATE:
-            old, new = row.decode_update(example(), image)
+            old, new = rowreference.decode_update(example(), image)
             assert rows.pop(old[1]) == old[2]
         else:
-            old = row.decode_delete(example(), image)
+            old = rowreference.decode_delete(example(), image)
             assert rows.pop(old[1]) == old[2]
             continue
         rows[new[1]] = new[2]

@@ -9,15 +9,16 @@ import pytest
 
 from pumphouse.codec import number
 from pumphouse.codec.bytes import append_comparable, read_compact, read_comparable
-from pumphouse.codec.datum import Datum, encode_value, kind_of, loader_value, read_datum
+from pumphouse.codec.datum import Datum, encode_value, kind_of, read_datum
 from pumphouse.codec.decimal import encode_decimal, read_decimal
 from pumphouse.codec.defaults import missing_value
 from pumphouse.codec.json import MAX_DEPTH, double_text, encode_json, json_text
-from pumphouse.codec.key import encode_key_value, needs_restoring, parse_record_key, record_key, sort_key
+from pumphouse.codec.key import encode_key_value, needs_restoring, sort_key
 from pumphouse.codec.time import datetime_text, duration_text, pack_datetime, parse_duration, unpack_datetime
 from pumphouse.errors import CodecError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType
 from tests.support.rowgen import column, field
+from tests.support.rowreference import loader_value, parse_record_key, record_key
 
 pytestmark = pytest.mark.row("L1")
 

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from pump_service.store import frame
-from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, make_rollback
+from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
 from tests.e2e.freed import FileKeeper, check_freed, records, said_by_pumps, said_by_shop
 from tests.stack.pumps import PumpProcess
 from tests.stack.supervisor import Supervisor
+from tests.support.rowreference import make_fake
 
 
 class _Archive:

@@ -9,7 +9,7 @@ import pytest
 from pumphouse.errors import CorruptionError
 from pumphouse.model import tso
 from pumphouse.model.moment import parse_time
-from pumphouse.model.node import NodeState, NodeStatus, PumpExtra, node_id_of_key
+from pumphouse.model.node import NodeState, NodeStatus, PumpExtra
 from pumphouse.model.tso import Tso
 
 
@@ -46,10 +46,3 @@ def test_a_status_of_a_go_pump_is_read_and_unknown_fields_are_kept() -> None:
 def test_a_value_that_is_no_status_is_corruption() -> None:
     with pytest.raises(CorruptionError):
         NodeStatus.from_json("[]")
-
-
-@pytest.mark.row("W3")
-def test_node_ids_come_from_both_key_forms() -> None:
-    assert node_id_of_key("/tidb-binlog/v1/pumps/h:8250") == "h:8250"
-    assert node_id_of_key("/tidb-binlog/pumps/h:8250") == "h:8250"
-    assert node_id_of_key("/tidb-binlog") == ""

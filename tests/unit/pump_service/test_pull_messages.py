@@ -11,9 +11,10 @@ import pytest
 from pump_service.api.arrow import SCHEMA
 from pump_service.api.frame import binlog_messages, frame_message, split
 from pump_service.store.batch import Binlog, Binlogs
-from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, merge
+from pumphouse.codec.payload import make_commit, make_prewrite, merge
 from pumphouse.proto.pump_pb2 import Entity, Meta, Pos, PullBinlogResp
 from pumphouse.proto.pumphouse_pb2 import PullBatchesResponse
+from tests.support.rowreference import make_fake
 
 
 def some(seed: int, count: int) -> list[Binlog]:

@@ -12,7 +12,7 @@ from pumphouse.model.tso import Tso
 from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.registry.open import open_cluster
-from pumphouse.registry.resolvers import is_live, resolver_for
+from pumphouse.registry.resolvers import is_live
 from tests.support.setclock import SetClock
 
 
@@ -122,18 +122,11 @@ def record(name: str, *prefixes: bytes, at: float = 1000.0) -> ResolverRecord:
 
 
 @pytest.mark.row("P6")
-def test_a_key_belongs_to_the_live_resolver_whose_prefix_it_begins_with():
-    records = [
-        record("old", b"k", at=980.0),
-        record("a", b"a"),
-        record("k", b"ka", b"kb"),
-        record("ahead", b"z", at=2e9),
-    ]
-    assert resolver_for(records, b"kbx", 1000.0).resolver_id == "k"
-    assert resolver_for(records, b"kc", 1000.0) is None
-    assert resolver_for(records, b"z", 1000.0) is None
-    assert is_live(records[1], 1009.9)
-    assert not is_live(records[1], 1010.0)
+def test_a_resolver_is_live_for_ten_seconds_after_its_heartbeat():
+    found = record("a", b"a")
+    assert is_live(found, 1009.9)
+    assert not is_live(found, 1010.0)
+    assert not is_live(record("ahead", b"z", at=2e9), 1000.0)
 
 
 @pytest.mark.row("P6")
