@@ -258,7 +258,8 @@ class Follower:
         if whole is None:
             return
         if whole:
-            self._push(Entry(transaction.gtid.encode(), value=self._rows.head + whole))
+            clock = self._clock_at(transaction)
+            self._push(Entry(transaction.gtid.encode(), clock, value=self._rows.head + whole))
         self._passed(transaction)
 
     def _one(self, group: Group, transaction: Transaction) -> None:
@@ -284,7 +285,9 @@ class Follower:
             else:
                 (value,) = self._rows.values(group, [(piece.start, piece.stop)])
                 if value:
-                    self._made.append(Entry(self._name(transaction), value=self._rows.head + value))
+                    self._made.append(
+                        Entry(self._name(transaction), self._clock_at(transaction), value=self._rows.head + value)
+                    )
         if not transaction.final:
             return
         if self._number != self._journal.mark.schema:
@@ -298,7 +301,7 @@ class Follower:
         self._refuse_strangers()
         jobs, changed = self._schema.apply(query)
         for job in jobs:
-            self._made.append(Entry(self._name(transaction), job=job))
+            self._made.append(Entry(self._name(transaction), self._clock_at(transaction), job=job))
         if changed:
             self._number = self._journal.mark.schema + 1
             self._rows.renew()
@@ -333,8 +336,12 @@ class Follower:
         self._entries.append(entry)
         self._bytes += len(entry.value or b"")
 
+    def _clock_at(self, transaction: Transaction) -> int:
+        """What the source's clock shows with it, in microseconds; one that goes back stands still."""
+        return max(round(self._moment * 1e6), transaction.micros)
+
     def _passed(self, transaction: Transaction) -> None:
-        self._moment = transaction.micros / 1e6
+        self._moment = self._clock_at(transaction) / 1e6
         self._transactions += 1
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:

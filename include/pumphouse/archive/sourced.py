@@ -1,0 +1,309 @@
+"""Moments of a captured source in an archive, by its GTIDs and by its own clock: the keys of the binlogs say both.
+
+A capture publishes in the source's order, so GTIDs of one domain (MariaDB) or UUID (MySQL) ascend with the commit ts
+until a capture begins anew, and its clock, as the keys have it, never goes back. Windows are halved by the first keys
+of each, which are read without a digest and only say where to look; what is answered stands in rows that were verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.ddl import read_jobs
+from pumphouse.archive.manifest import SegmentEntry
+from pumphouse.archive.segment import peek_segment, read_columns, read_segment
+from pumphouse.archive.windows import Placed, Windows
+from pumphouse.errors import UsageError
+from pumphouse.model.captured import OF_A_START, place_of
+from pumphouse.model.tso import Tso, show
+
+_COLUMNS = ("commit_ts", "payload")
+# Of a payload this much has the key; of a segment this much is read to see its first keys.
+_HEAD, _PEEK = 512, 64 << 10
+# The outer fields of a Binlog in order: type, start ts, commit ts, then the key, which some lack.
+_NUMBER = r"[\x80-\xff]*[\x00-\x7f]"
+_FIELDS = rf"(?s)^\x08.\x10{_NUMBER}\x18{_NUMBER}"
+_KEYED = (
+    rf"{_FIELDS}\x22{_NUMBER}capture/(?P<capture>[^/]+)/(?P<transaction>[^#/@]+)(?:[#/][0-9]+)?"
+    r"@[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+(?:\.(?P<micros>[0-9a-f]{14}))?"
+)
+_KEYLESS = rf"{_FIELDS}[^\x22]"
+# Whether a transaction comes before what is looked for, or is it; None = it says nothing of that.
+Below = Callable[["Captured"], bool | None]
+_SNAPSHOT = "`pumphouse snapshot` takes in what was committed since"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured transaction: its GTID, and the source's clock in microseconds since 1970, 0 = the key has none."""
+
+    commit_ts: Tso
+    capture: str
+    transaction: str
+    micros: int
+
+    def __str__(self) -> str:
+        clock = f", the source's clock {_clock(self.micros)}" if self.micros else ""
+        return f"{self.transaction} (commit ts {show(self.commit_ts)}{clock})"
+
+
+def captured_in(batch: pa.RecordBatch) -> list[Captured | None]:
+    """What the keys say; None of a binlog that no capture of a source wrote. Columns ``commit_ts`` and ``payload``."""
+    keys = pc.extract_regex(pc.binary_slice(batch["payload"], 0, _HEAD), _KEYED)
+    return [
+        None
+        if key is None or key["transaction"].startswith(OF_A_START.encode())
+        else Captured(Tso(ts), key["capture"].decode(), key["transaction"].decode(), int(key["micros"] or b"0", 16))
+        for ts, key in zip(batch["commit_ts"].to_pylist(), keys.to_pylist(), strict=True)
+    ]
+
+
+def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
+    """First and last commit ts of the binlogs of a source's transaction, which are several where it has a DDL.
+
+    UsageError where it is not there, or is there twice.
+    """
+    place = place_of(gtid)
+    if place is None:
+        raise UsageError(f"{gtid!r} is no GTID", hint="a MariaDB's is as 0-1-1234, a MySQL's UUID:1234")
+    look, name = _Look(archive), gtid.lower()
+
+    def beyond(each: Captured) -> int | None:
+        found = place_of(each.transaction)
+        return None if found is None or found[0] != place[0] else found[1] - place[1]
+
+    def below(each: Captured) -> bool | None:
+        return None if (far := beyond(each)) is None else far <= 0
+
+    def before(each: Captured) -> bool | None:
+        return None if (far := beyond(each)) is None else far < 0
+
+    near, hits = [], []
+    for after, upto in pairwise((archive.range().start, *look.anew, archive.end())):
+        found = _Near()
+        rows = found.told(look.near(after, upto, below, begin=before), below)
+        here = [each.commit_ts for each in rows if each.transaction == name]
+        if here:
+            hits.append((min(here), max(here)))
+        near.append(found)
+    if len(hits) > 1:
+        raise UsageError(
+            f"the source has given {gtid} {len(hits)} times, and the capture began anew in between: "
+            f"{', '.join(show(last) for _, last in hits)}",
+            hint="name one of these moments by its TSO",
+        )
+    if hits:
+        return hits[0]
+    look.require_captured()
+    both = (each for each in near if each.last and each.first)
+    raise _not_there(look, gtid, next(both, None) or next((each for each in near if each.last), near[0]))
+
+
+def _not_there(look: _Look, gtid: str, near: _Near) -> UsageError:
+    last, first, lacks = near.last, near.first, f"no window of the archive has {gtid}"
+    if last is None or first is None:
+        seen = f"; the last one there is {last}" if last else f"; the first one there is {first}" if first else ""
+        return UsageError(
+            f"{lacks}, or another of its domain or its server that comes {'before' if first else 'behind'} it{seen}",
+            hint=f"{_SNAPSHOT}; what is older than the archive is not in it",
+        )
+    where = f"{lacks}: it would stand between {last} and {first}"
+    look.require_named(where, last, first)
+    return UsageError(
+        f"{where}; it changed no table that is captured, or the source never had it",
+        hint=f"the same state: gtid {last.transaction}",
+    )
+
+
+def at_source_time(archive: Archive, when: datetime) -> Tso:
+    """Commit ts of the last transaction in the source's order before the first one that its clock puts behind ``when``.
+
+    UsageError where the archive does not have both: what the source committed up to then may not be in it.
+    """
+    micros, look, near = _micros(when), _Look(archive), _Near()
+
+    def below(each: Captured) -> bool | None:
+        return each.micros <= micros if each.micros else None
+
+    for _ in near.told(look.near(archive.range().start, archive.end(), below), below):
+        pass
+    look.require_captured()
+    last, first = near.last, near.first
+    if last is None and first is None:
+        raise UsageError("the capture of this archive is of a version that kept no clock of the source")
+    if first is None:
+        raise UsageError(
+            f"the archive has nothing of the source from behind {_clock(micros)}: the last one is {last}. Whether "
+            "something came in between is not known",
+            hint=f"{_SNAPSHOT}; `--to latest` (in the form: latest) is the archive's end",
+        )
+    if last is None:
+        raise UsageError(f"the first transaction of the archive that has a time of the source is {first}")
+    where = f"{_clock(micros)} of the source lies between {last} and {first}"
+    if cut := look.cut(last, first):
+        raise UsageError(f"{where}, where the capture began anew", hint=f"--to {cut - 1} is what is known up to there")
+    look.require_named(where, last, first)
+    return last.commit_ts
+
+
+def standing_at(archive: Archive, ts: Tso) -> tuple[Captured | None, Captured | None]:
+    """The last transaction at a moment, and the next one where the same window has it; None of no capture's."""
+    windows, width = archive.windows().between(Tso(0), ts), 64
+    upto, there = len(windows), list[Placed]()
+    while upto and not any(each.segment.min_commit_ts <= ts for each in there):
+        begin = max(upto - width, 0)
+        there = [each for each in windows[begin:upto].placed() if each.segment.rows]
+        upto, width = begin, 2 * width
+    last = max((each.start for each in there if each.segment.min_commit_ts <= ts), default=None)
+    before, behind = list[tuple[Tso, SegmentEntry]](), list[tuple[Tso, SegmentEntry]]()
+    for segment in [each.segment for each in there if each.start == last]:
+        known = read_columns(archive.store, segment, ("commit_ts",))["commit_ts"].to_numpy()
+        at = int(np.searchsorted(known, ts, side="right"))
+        before += [(Tso(int(each)), segment) for each in known[max(at - 1, 0) : at]]
+        behind += [(Tso(int(each)), segment) for each in known[at : at + 1]]
+    return _row(archive, max(before, default=None, key=_ts)), _row(archive, min(behind, default=None, key=_ts))
+
+
+def _ts(at: tuple[Tso, SegmentEntry]) -> Tso:
+    return at[0]
+
+
+def _row(archive: Archive, at: tuple[Tso, SegmentEntry] | None) -> Captured | None:
+    if at is None:
+        return None
+    rows = read_segment(archive.store, at[1], after=Tso(at[0] - 1), upto=at[0], columns=_COLUMNS)
+    return next((each for batch in rows for each in captured_in(batch)), None)
+
+
+class _Near:
+    """The nearest transactions on both sides of what is looked for, in the source's order."""
+
+    def __init__(self) -> None:
+        self.last: Captured | None = None
+        self.first: Captured | None = None
+
+    def told(self, found: Iterator[Captured], below: Below) -> Iterator[Captured]:
+        """The same, looked at one by one."""
+        for each in found:
+            says = below(each)
+            if says and (self.last is None or each.commit_ts > self.last.commit_ts):
+                self.last = each
+            if says is False and (self.first is None or each.commit_ts < self.first.commit_ts):
+                self.first = each
+            yield each
+
+
+class _Look:
+    """The archive's windows, and the captures that were met in them; UsageError where they are two."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive, self._windows = archive, archive.windows()
+        self._captures: set[str] = set()
+        self.anew = [
+            each.commit_ts
+            for entry in self._windows.ddls()
+            for each in read_jobs(archive.store, entry)
+            # Few have the word: the others need not be parsed.
+            if '"anew"' in (each.job or "") and (job := each.parsed()) is not None and job.raw.get("anew")
+        ]
+
+    def near(self, after: Tso, upto: Tso, below: Below, *, begin: Below | None = None) -> Iterator[Captured]:
+        """All of the windows between which it changes from below to not below.
+
+        ``begin``: where the first of these windows is another one, it is by this.
+        """
+        windows = self._windows.between(after, upto)
+        busy = np.flatnonzero(windows.read_of(after, upto).segments).tolist()
+        low, high = self._halved(windows, busy, after, upto, below)
+        if begin is not None:
+            low, _ = self._halved(windows, busy, after, upto, begin)
+        some = windows[0 if low < 0 else busy[low] : len(windows) if high == len(busy) else busy[high] + 1]
+        for batch in self._rows(some, after, upto):
+            yield from filter(None, self._noted(captured_in(batch)))
+
+    def require_named(self, where: str, last: Captured, first: Captured) -> None:
+        """UsageError where something lies between them that has no key: of which side it is, is not known."""
+        windows = self._windows.between(last.commit_ts, first.commit_ts)
+        found = (
+            show(ts)
+            for batch in self._rows(windows, last.commit_ts, Tso(first.commit_ts - 1))
+            for ts in batch.filter(pc.match_substring_regex(pc.binary_slice(batch["payload"], 0, _HEAD), _KEYLESS))[
+                "commit_ts"
+            ].to_pylist()
+        )
+        if nameless := sorted(islice(found, 3)):
+            raise UsageError(
+                f"{where}, and so do transactions whose GTID and time are not known, as their Pump wrote their commit "
+                "by itself",
+                hint=f"they were committed at {', '.join(nameless)}: name one of these moments by its TSO",
+            )
+
+    def cut(self, last: Captured, first: Captured) -> Tso:
+        """Where the capture began anew between them; 0 = it did not."""
+        return next((each for each in self.anew if last.commit_ts < each < first.commit_ts), Tso(0))
+
+    def require_captured(self) -> None:
+        """UsageError where no transaction of a capture was met."""
+        if not self._captures:
+            raise UsageError(
+                "no window of the archive has a transaction that `pumphouse capture` read there",
+                hint="give a TIME or a TSO; `pumphouse archive find` lists transactions",
+            )
+
+    def _halved(self, windows: Windows, busy: list[int], after: Tso, upto: Tso, below: Below) -> tuple[int, int]:
+        """The last of these windows whose first transaction is below, -1 = none; the first where it is not."""
+        low, high = -1, len(busy)
+        top = high
+        while low + 1 < top:
+            middle = (low + 1 + top) // 2
+            at, says = middle, None
+            while at < top and says is None:
+                firsts = (below(each) for each in self._peeked(windows, busy[at], after, upto))
+                says = next((each for each in firsts if each is not None), None)
+                at += says is None
+            if says:
+                low = at
+            else:
+                top, high = middle, high if says is None else at
+        return low, high
+
+    def _peeked(self, windows: Windows, at: int, after: Tso, upto: Tso) -> Iterator[Captured]:
+        for segment in windows[at].segments:
+            if segment.rows:
+                for batch in peek_segment(self._archive.store, segment, columns=_COLUMNS, at=(0.0,), most=_PEEK):
+                    found = self._noted(captured_in(batch))
+                    yield from (each for each in found if each is not None and after < each.commit_ts <= upto)
+
+    def _rows(self, windows: Windows, after: Tso, upto: Tso) -> Iterator[pa.RecordBatch]:
+        for manifest in windows:
+            for segment in manifest.segments:
+                if segment.rows:
+                    yield from self._archive.segment_batches(
+                        manifest, segment, after=after, upto=upto, columns=_COLUMNS
+                    )
+
+    def _noted(self, found: list[Captured | None]) -> list[Captured | None]:
+        self._captures |= {each.capture for each in found if each is not None}
+        if len(self._captures) > 1:
+            raise UsageError(
+                f"the archive has transactions of the captures {', '.join(sorted(self._captures))}: a GTID or a time "
+                "of one source says nothing of the other",
+                hint="give a TIME or a TSO; `pumphouse archive find` lists transactions",
+            )
+        return found
+
+
+def _micros(when: datetime) -> int:
+    return round(when.timestamp() * 1e6)
+
+
+def _clock(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(" ", "microseconds" if micros % 10**6 else "seconds")

@@ -1,0 +1,191 @@
+"""Moments of a captured source: by its GTIDs and its own clock, or a refusal that says what to type."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.moments import moment_of
+from pumphouse.archive.sourced import at_source_time, of_gtid, standing_at
+from pumphouse.errors import UsageError
+from pumphouse.model.captured import key_of
+from pumphouse.model.tso import Tso
+from tests.support.madearchive import MadeSource, column
+
+pytestmark = pytest.mark.row("Q4")
+BEGUN = datetime(2026, 11, 27, 3, 0, tzinfo=UTC)
+UUIDS = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+class Capture:
+    """Captured transactions of a made source: each has a GTID, and the source's clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.made = MadeSource(root)
+        self.made.create_table("t", [column(1, "id", flag=3)])
+        self.made.genesis()
+        self.rows, self.times, self.before = 0, dict[str, datetime](), 0
+
+    def commit(self, gtid: str, second: float = 0, *, capture: str = "main", nameless: bool = False) -> Tso:
+        self.rows += 1
+        at = BEGUN + timedelta(seconds=second)
+        key = key_of(gtid.encode(), 9, 9, 9, 1, round(at.timestamp() * 1e6) if second else 0)
+        self.made.key = b"" if nameless else f"capture/{capture}/".encode() + key
+        open_ = self.made.txn()
+        with open_ as t:
+            t.insert("t", id=self.rows)
+        self.made.key = b"k"
+        return Tso(open_.commit_ts)
+
+    def other(self) -> Tso:
+        """One of another writer."""
+        self.rows += 1
+        open_ = self.made.txn()
+        with open_ as t:
+            t.insert("t", id=self.rows)
+        return Tso(open_.commit_ts)
+
+    def anew(self) -> Tso:
+        """What a capture that begins anew says of the schema."""
+        self.made.add_column("t", column(2, f"c{self.rows}"))
+        self.made.rewrite_job(lambda raw: raw.update(anew=True))
+        return self.made.jobs[-1].commit_ts
+
+    @property
+    def archive(self) -> Archive:
+        return self.made.archive
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Capture:
+    return Capture(tmp_path)
+
+
+def refused(capture: Capture, gtid: str) -> str:
+    with pytest.raises(UsageError) as error:
+        of_gtid(capture.archive, gtid)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_gtid_and_every_second_is_found_in_any_archive(tmp_path: Path, seed: int) -> None:
+    """Domains or servers by turns, numbers that are skipped, windows with nothing of one, a failover."""
+    chance, capture = random.Random(seed), Capture(tmp_path)
+    mysql = seed % 2
+    streams = UUIDS if mysql else ("0-1", "5-1")
+    numbers, clock, committed = dict.fromkeys(streams, 0), 1, []
+    for _ in range(chance.randint(8, 14)):
+        some = chance.sample(streams, chance.randint(0, 2))
+        for _ in range(chance.randint(1, 12) if some else 0):
+            stream = chance.choice(some)
+            if chance.random() < 0.2:
+                capture.other()
+            numbers[stream] += chance.choice([1, 1, 1, 3])
+            clock += chance.choice([0, 0, 1, 2, 7])
+            server = stream if mysql or len(committed) < 30 else stream.replace("-1", "-2")
+            gtid = f"{server}{':' if mysql else '-'}{numbers[stream]}"
+            committed.append((gtid, clock, capture.commit(gtid, clock)))
+        capture.made.cut()
+    for at in sorted(chance.sample(range(len(committed)), 12)):
+        gtid, second, ts = committed[at]
+        assert of_gtid(capture.archive, gtid.upper()) == (ts, ts)
+        assert moment_of(capture.archive, "before gtid", gtid) == ts - 1
+        if committed[-1][1] > second:
+            last = max(each for _, when, each in committed if when <= second)
+            assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second)) == last
+            if not any(when == second + 1 for _, when, _ in committed):
+                assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second + 0.5)) == last
+        before, following = standing_at(capture.archive, ts)
+        assert before is not None
+        assert (before.commit_ts, before.transaction) == (ts, gtid)
+        if following is not None:
+            assert following.transaction == committed[at + 1][0]
+
+
+def test_a_transaction_of_several_binlogs_is_in_as_a_whole_or_not_at_all(capture: Capture) -> None:
+    capture.commit("0-1-1", 1)
+    first = capture.commit("0-1-2#0", 2)
+    capture.made.cut()
+    last = capture.commit("0-1-2#1", 2)
+    capture.commit("0-1-3", 3)
+    capture.made.cut()
+    assert of_gtid(capture.archive, "0-1-2") == (first, last)
+    assert moment_of(capture.archive, "gtid", "0-1-2") == last
+    assert moment_of(capture.archive, "before gtid", "0-1-2") == first - 1
+    assert at_source_time(capture.archive, BEGUN + timedelta(seconds=2)) == last
+
+
+def test_what_is_not_there_is_refused_with_its_neighbours(capture: Capture) -> None:
+    capture.commit("0-1-4", 1)
+    capture.made.cut()
+    capture.commit("0-1-7", 2)
+    capture.made.cut()
+    said = refused(capture, "0-1-5")
+    assert "between 0-1-4 (commit ts" in said
+    assert "changed no table that is captured" in said
+    assert "the same state: gtid 0-1-4" in said
+    assert "between 0-1-4 (commit ts" in refused(capture, "0-2-4") or "gtid 0-1-4" in refused(capture, "0-2-4")
+    assert "behind it; the last one there is 0-1-7" in refused(capture, "0-1-8")
+    assert "before it; the first one there is 0-1-4" in refused(capture, "0-1-3")
+    assert "another of its domain or its server" in refused(capture, "3-1-5")
+    assert "is no GTID" in refused(capture, "0-1-5,1-1-5")
+
+
+def test_a_commit_that_a_pump_wrote_has_no_name_and_is_named_by_its_moment(capture: Capture) -> None:
+    capture.commit("0-1-4", 1)
+    nameless = capture.commit("0-1-5", 2, nameless=True)
+    capture.made.cut()
+    capture.commit("0-1-6", 3)
+    capture.made.cut()
+    assert f"committed at {nameless}" in refused(capture, "0-1-5")
+    with pytest.raises(UsageError, match=rf"time are not known.*{nameless}"):
+        at_source_time(capture.archive, BEGUN + timedelta(seconds=2))
+    assert of_gtid(capture.archive, "0-1-6")[1] > nameless
+
+
+def test_a_time_behind_what_was_captured_is_not_known(capture: Capture) -> None:
+    """The source may have committed something up to then that the capture had not read."""
+    capture.commit("0-1-4", 1)
+    capture.commit("0-1-5", 5)
+    capture.made.cut()
+    for second in (5, 6):
+        with pytest.raises(UsageError, match=r"the last one is 0-1-5 .*is not known.*pumphouse snapshot"):
+            at_source_time(capture.archive, BEGUN + timedelta(seconds=second))
+    with pytest.raises(UsageError, match="the first transaction of the archive that has a time of the source is 0-1-4"):
+        at_source_time(capture.archive, BEGUN)
+
+
+def test_a_number_that_was_given_again_is_two_moments(capture: Capture) -> None:
+    """RESET MASTER, and the capture began anew."""
+    old = {number: capture.commit(f"0-1-{number}", number) for number in range(1, 8)}
+    capture.made.cut()
+    capture.anew()
+    new = {number: capture.commit(f"0-1-{number}", 60 + number) for number in range(1, 4)}
+    capture.made.cut()
+    assert re_found(refused(capture, "0-1-2")) == {old[2], new[2]}
+    assert of_gtid(capture.archive, "0-1-6") == (old[6], old[6])
+    with pytest.raises(UsageError, match="where the capture began anew"):
+        at_source_time(capture.archive, BEGUN + timedelta(seconds=30))
+    assert at_source_time(capture.archive, BEGUN + timedelta(seconds=6)) == old[6]
+
+
+def re_found(said: str) -> set[int]:
+    return {int(word) for word in said.replace("(", " ").split() if word.isdecimal() and len(word) > 15}
+
+
+def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -> None:
+    capture.other()
+    capture.made.cut()
+    assert "no window of the archive has a transaction that `pumphouse capture` read" in refused(capture, "0-1-1")
+    assert standing_at(capture.archive, capture.archive.end()) == (None, None)
+    capture.commit("0-1-1")
+    capture.made.cut()
+    with pytest.raises(UsageError, match="a version that kept no clock"):
+        at_source_time(capture.archive, BEGUN)
+    capture.commit("0-1-1", capture="shop")
+    capture.made.cut()
+    assert "of the captures main, shop" in refused(capture, "0-1-1")
