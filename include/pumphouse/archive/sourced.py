@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,13 +58,21 @@ class Captured:
 
 def captured_in(batch: pa.RecordBatch) -> list[Captured | None]:
     """What the keys say; None of a binlog that no capture of a source wrote. Columns ``commit_ts`` and ``payload``."""
-    keys = pc.extract_regex(pc.binary_slice(batch["payload"], 0, _HEAD), _KEYED)
     return [
         None
         if key is None or key["transaction"].startswith(OF_A_START.encode())
         else Captured(Tso(ts), key["capture"].decode(), key["transaction"].decode(), int(key["micros"] or b"0", 16))
-        for ts, key in zip(batch["commit_ts"].to_pylist(), keys.to_pylist(), strict=True)
+        for ts, key in zip(batch["commit_ts"].to_pylist(), _keys(batch["payload"]).to_pylist(), strict=True)
     ]
+
+
+def gtids_of(payloads: pa.LargeBinaryArray) -> pa.LargeStringArray:
+    """The GTID of each binlog of rows; null = no capture of a source wrote it."""
+    return pc.struct_field(_keys(payloads), "transaction").cast(pa.large_string())
+
+
+def _keys(payloads: pa.LargeBinaryArray) -> pa.StructArray:
+    return pc.extract_regex(pc.binary_slice(payloads, 0, _HEAD), _KEYED)
 
 
 def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
@@ -154,8 +163,27 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
     return last.commit_ts
 
 
-def standing_at(archive: Archive, ts: Tso) -> tuple[Captured | None, Captured | None]:
-    """The last transaction at a moment, and the next one where the same window has it; None of no capture's."""
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a captured source was at a moment: its last transaction, and the next one where the window has it."""
+
+    last: Captured
+    following: Captured | None
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"of the source: up to {self.last}"
+        if self.following is not None:
+            yield f"its next one: {self.following}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        time = datetime.fromtimestamp(self.last.micros / 1e6, UTC).isoformat() if self.last.micros else None
+        return {"gtid": self.last.transaction, "time": time, "commit_ts": self.last.commit_ts}
+
+
+def standing_at(archive: Archive, ts: Tso) -> Standing | None:
+    """Where the source was; None where the last transaction of the archive then is none that a capture read."""
     windows, width = archive.windows().between(Tso(0), ts), 64
     upto, there = len(windows), list[Placed]()
     while upto and not any(each.segment.min_commit_ts <= ts for each in there):
@@ -169,7 +197,8 @@ def standing_at(archive: Archive, ts: Tso) -> tuple[Captured | None, Captured | 
         at = int(np.searchsorted(known, ts, side="right"))
         before += [(Tso(int(each)), segment) for each in known[max(at - 1, 0) : at]]
         behind += [(Tso(int(each)), segment) for each in known[at : at + 1]]
-    return _row(archive, max(before, default=None, key=_ts)), _row(archive, min(behind, default=None, key=_ts))
+    found = _row(archive, max(before, default=None, key=_ts))
+    return None if found is None else Standing(found, _row(archive, min(behind, default=None, key=_ts)))
 
 
 def _ts(at: tuple[Tso, SegmentEntry]) -> Tso:
@@ -241,8 +270,8 @@ class _Look:
         )
         if nameless := sorted(islice(found, 3)):
             raise UsageError(
-                f"{where}, and so do transactions whose GTID and time are not known, as their Pump wrote their commit "
-                "by itself",
+                f"{where}, and so do transactions whose GTID and time are not known: they were settled by hand, or by "
+                "a Pump of an earlier version",
                 hint=f"they were committed at {', '.join(nameless)}: name one of these moments by its TSO",
             )
 

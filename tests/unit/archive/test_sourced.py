@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.moments import moment_of
 from pumphouse.archive.sourced import at_source_time, of_gtid, standing_at
+from pumphouse.cli import cli
 from pumphouse.errors import UsageError
 from pumphouse.model.captured import key_of
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from tests.support.madearchive import MadeSource, column
 
 pytestmark = pytest.mark.row("Q4")
@@ -99,11 +102,11 @@ def test_every_gtid_and_every_second_is_found_in_any_archive(tmp_path: Path, see
             assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second)) == last
             if not any(when == second + 1 for _, when, _ in committed):
                 assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second + 0.5)) == last
-        before, following = standing_at(capture.archive, ts)
-        assert before is not None
-        assert (before.commit_ts, before.transaction) == (ts, gtid)
-        if following is not None:
-            assert following.transaction == committed[at + 1][0]
+        standing = standing_at(capture.archive, ts)
+        assert standing is not None
+        assert (standing.last.commit_ts, standing.last.transaction) == (ts, gtid)
+        if standing.following is not None:
+            assert standing.following.transaction == committed[at + 1][0]
 
 
 def test_a_transaction_of_several_binlogs_is_in_as_a_whole_or_not_at_all(capture: Capture) -> None:
@@ -117,6 +120,21 @@ def test_a_transaction_of_several_binlogs_is_in_as_a_whole_or_not_at_all(capture
     assert moment_of(capture.archive, "gtid", "0-1-2") == last
     assert moment_of(capture.archive, "before gtid", "0-1-2") == first - 1
     assert at_source_time(capture.archive, BEGUN + timedelta(seconds=2)) == last
+
+
+def test_whoever_looks_for_a_change_sees_its_gtid(capture: Capture, tmp_path: Path) -> None:
+    at = capture.commit("0-1-4", 1)
+    capture.other()
+    capture.made.cut()
+    where = ["--archive", f"file://{tmp_path}", "--from", "2000-01-01"]
+    found = CliRunner().invoke(cli, ["archive", "find", *where])
+    assert "GTID 0-1-4, start ts" in found.stdout
+    assert found.stdout.count("GTID") == 1
+    told = CliRunner().invoke(cli, ["archive", "changes", "d.t", *where[:2], "--json"])
+    assert [json.loads(line).get("gtid") for line in told.stdout.splitlines()] == ["0-1-4", None]
+    told = CliRunner().invoke(cli, ["archive", "changes", "d.t", *where[:2]])
+    assert f"{show(at)}  0-1-4  insert d.t: id 1" in told.stdout
+    assert "  insert d.t: id 2" in told.stdout
 
 
 def test_what_is_not_there_is_refused_with_its_neighbours(capture: Capture) -> None:
@@ -181,7 +199,7 @@ def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -
     capture.other()
     capture.made.cut()
     assert "no window of the archive has a transaction that `pumphouse capture` read" in refused(capture, "0-1-1")
-    assert standing_at(capture.archive, capture.archive.end()) == (None, None)
+    assert standing_at(capture.archive, capture.archive.end()) is None
     capture.commit("0-1-1")
     capture.made.cut()
     with pytest.raises(UsageError, match="a version that kept no clock"):
