@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +18,11 @@ import pyarrow.compute as pc
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_jobs
-from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.segment import peek_segment, read_columns, read_segment
 from pumphouse.archive.windows import Placed, Windows
 from pumphouse.errors import UsageError
 from pumphouse.model.captured import OF_A_START, place_of
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 
 _COLUMNS = ("commit_ts", "payload")
 # Of a payload this much has the key; of a segment this much is read to see its first keys.
@@ -50,6 +48,11 @@ class Captured:
     capture: str
     transaction: str
     micros: int
+
+    @property
+    def time(self) -> str | None:
+        """ISO time of the source's clock."""
+        return _clock(self.micros, "T") if self.micros else None
 
     def __str__(self) -> str:
         clock = f", the source's clock {_clock(self.micros)}" if self.micros else ""
@@ -165,7 +168,7 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a captured source was at a moment: its last transaction, and the next one where the window has it."""
+    """Where a captured source was at a moment: its last transaction, and the next one; None = none, or no capture's."""
 
     last: Captured
     following: Captured | None
@@ -176,39 +179,33 @@ class Standing:
         if self.following is not None:
             yield f"its next one: {self.following}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        time = datetime.fromtimestamp(self.last.micros / 1e6, UTC).isoformat() if self.last.micros else None
-        return {"gtid": self.last.transaction, "time": time, "commit_ts": self.last.commit_ts}
-
 
 def standing_at(archive: Archive, ts: Tso) -> Standing | None:
     """Where the source was; None where the last transaction of the archive then is none that a capture read."""
-    windows, width = archive.windows().between(Tso(0), ts), 64
-    upto, there = len(windows), list[Placed]()
-    while upto and not any(each.segment.min_commit_ts <= ts for each in there):
-        begin = max(upto - width, 0)
-        there = [each for each in windows[begin:upto].placed() if each.segment.rows]
-        upto, width = begin, 2 * width
-    last = max((each.start for each in there if each.segment.min_commit_ts <= ts), default=None)
-    before, behind = list[tuple[Tso, SegmentEntry]](), list[tuple[Tso, SegmentEntry]]()
-    for segment in [each.segment for each in there if each.start == last]:
-        known = read_columns(archive.store, segment, ("commit_ts",))["commit_ts"].to_numpy()
-        at = int(np.searchsorted(known, ts, side="right"))
-        before += [(Tso(int(each)), segment) for each in known[max(at - 1, 0) : at]]
-        behind += [(Tso(int(each)), segment) for each in known[at : at + 1]]
-    found = _row(archive, max(before, default=None, key=_ts))
-    return None if found is None else Standing(found, _row(archive, min(behind, default=None, key=_ts)))
+    windows = archive.windows()
+    found = _beside(archive, windows.between(Tso(0), ts), ts, back=True)
+    return None if found is None else Standing(found, _beside(archive, windows.between(ts, MAX_TSO), ts, back=False))
 
 
-def _ts(at: tuple[Tso, SegmentEntry]) -> Tso:
-    return at[0]
-
-
-def _row(archive: Archive, at: tuple[Tso, SegmentEntry] | None) -> Captured | None:
-    if at is None:
+def _beside(archive: Archive, windows: Windows, ts: Tso, *, back: bool) -> Captured | None:
+    """The transaction at a moment or before it, or the one behind it, of these windows."""
+    there, width = list[Placed](), 64
+    while len(windows) and not there:
+        some, windows = (windows[-width:], windows[:-width]) if back else (windows[:width], windows[width:])
+        there = [
+            each
+            for each in some.placed()
+            if each.segment.rows and (each.segment.min_commit_ts <= ts if back else each.segment.max_commit_ts > ts)
+        ]
+    if not there:
         return None
-    rows = read_segment(archive.store, at[1], after=Tso(at[0] - 1), upto=at[0], columns=_COLUMNS)
+    window = there[-1 if back else 0].start
+    found = []
+    for segment in [each.segment for each in there if each.start == window]:
+        known = read_columns(archive.store, segment, ("commit_ts",))["commit_ts"].to_numpy()
+        found.append((Tso(int(known[int(np.searchsorted(known, ts, side="right")) - back])), segment))
+    at, segment = (max if back else min)(found, key=lambda each: each[0])
+    rows = read_segment(archive.store, segment, after=Tso(at - 1), upto=at, columns=_COLUMNS)
     return next((each for batch in rows for each in captured_in(batch)), None)
 
 
@@ -334,5 +331,6 @@ def _micros(when: datetime) -> int:
     return round(when.timestamp() * 1e6)
 
 
-def _clock(micros: int) -> str:
-    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(" ", "microseconds" if micros % 10**6 else "seconds")
+def _clock(micros: int, between: str = " ") -> str:
+    at = datetime.fromtimestamp(micros / 1e6, UTC)
+    return at.isoformat(between, "microseconds" if micros % 10**6 else "seconds")

@@ -82,7 +82,7 @@ class RestoreReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Small JSON: the plan's totals and the load's."""
-        plan = self.plan.to_dict()
+        plan, last = self.plan.to_dict(), None if self.source is None else self.source.last
         windows = plan.pop("windows")
         return {
             "to": int(self.plan.to),
@@ -90,7 +90,9 @@ class RestoreReport:
             "dry_run": self.dry_run,
             "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
-            "source": None if self.source is None else self.source.to_dict(),
+            "source": None
+            if last is None
+            else {"gtid": last.transaction, "time": last.time, "commit_ts": last.commit_ts},
             "estimate_s": self.estimate_s,
             "load": self.load.to_dict(),
             "followed": None if self.followed is None else self.followed.to_dict(),
