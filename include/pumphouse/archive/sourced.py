@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_jobs
+from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.segment import peek_segment, read_columns, read_segment
 from pumphouse.archive.windows import Placed, Windows
 from pumphouse.errors import UsageError
@@ -27,6 +28,8 @@ from pumphouse.model.tso import MAX_TSO, Tso, show
 _COLUMNS = ("commit_ts", "payload")
 # Of a payload this much has the key; of a segment this much is read to see its first keys.
 _HEAD, _PEEK = 512, 64 << 10
+# So many windows, from all over the archive, are looked into for the first word of a capture, or of a domain.
+_SPREAD = (16, 64, 256)
 # The outer fields of a Binlog in order: type, start ts, commit ts, then the key, which some lack.
 _NUMBER = r"[\x80-\xff]*[\x00-\x7f]"
 _FIELDS = rf"(?s)^\x08.\x10{_NUMBER}\x18{_NUMBER}"
@@ -100,9 +103,13 @@ def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
 
     near, hits = [], []
     for after, upto in pairwise((archive.range().start, *look.anew, archive.end())):
-        found = _Near()
-        rows = found.told(look.near(after, upto, below, begin=before), below)
-        here = [each.commit_ts for each in rows if each.transaction == name]
+        found, here, stop = _Near(), list[Tso](), MAX_TSO
+        for each in found.told(look.near(after, upto, below, begin=before), below):
+            if each.commit_ts > stop:
+                break
+            if each.transaction == name:
+                here.append(each.commit_ts)
+                stop = look.next_end(each.commit_ts)
         if here:
             hits.append((min(here), max(here)))
         near.append(found)
@@ -114,7 +121,6 @@ def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
         )
     if hits:
         return hits[0]
-    look.require_captured()
     both = (each for each in near if each.last and each.first)
     raise _not_there(look, gtid, next(both, None) or next((each for each in near if each.last), near[0]))
 
@@ -143,13 +149,12 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
     micros, look, near = _micros(when), _Look(archive), _Near()
 
     def below(each: Captured) -> bool | None:
-        return each.micros <= micros if each.micros else None
+        return each.micros <= micros  # one without a time is of an earlier version, and comes before
 
     for _ in near.told(look.near(archive.range().start, archive.end(), below), below):
         pass
-    look.require_captured()
     last, first = near.last, near.first
-    if last is None and first is None:
+    if first is None and not (last and last.micros):
         raise UsageError("the capture of this archive is of a version that kept no clock of the source")
     if first is None:
         raise UsageError(
@@ -157,7 +162,7 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
             "something came in between is not known",
             hint=f"{_SNAPSHOT}; `--to latest` (in the form: latest) is the archive's end",
         )
-    if last is None:
+    if last is None or not last.micros:
         raise UsageError(f"the first transaction of the archive that has a time of the source is {first}")
     where = f"{_clock(micros)} of the source lies between {last} and {first}"
     if cut := look.cut(last, first):
@@ -200,13 +205,21 @@ def _beside(archive: Archive, windows: Windows, ts: Tso, *, back: bool) -> Captu
     if not there:
         return None
     window = there[-1 if back else 0].start
-    found = []
-    for segment in [each.segment for each in there if each.start == window]:
+    segments, found = [each.segment for each in there if each.start == window], []
+    # Of another writer no more is read than that.
+    if not any(each for segment in segments for batch in _peek(archive, segment) for each in captured_in(batch)):
+        return None
+    for segment in segments:
         known = read_columns(archive.store, segment, ("commit_ts",))["commit_ts"].to_numpy()
         found.append((Tso(int(known[int(np.searchsorted(known, ts, side="right")) - back])), segment))
     at, segment = (max if back else min)(found, key=lambda each: each[0])
     rows = read_segment(archive.store, segment, after=Tso(at - 1), upto=at, columns=_COLUMNS)
     return next((each for batch in rows for each in captured_in(batch)), None)
+
+
+def _peek(archive: Archive, segment: SegmentEntry) -> Iterator[pa.RecordBatch]:
+    """Its first rows."""
+    return peek_segment(archive.store, segment, columns=_COLUMNS, at=(0.0,), most=_PEEK)
 
 
 class _Near:
@@ -233,6 +246,7 @@ class _Look:
     def __init__(self, archive: Archive) -> None:
         self._archive, self._windows = archive, archive.windows()
         self._captures: set[str] = set()
+        self._require_captured()
         self.anew = [
             each.commit_ts
             for entry in self._windows.ddls()
@@ -249,6 +263,8 @@ class _Look:
         windows = self._windows.between(after, upto)
         busy = np.flatnonzero(windows.read_of(after, upto).segments).tolist()
         low, high = self._halved(windows, busy, after, upto, below)
+        if (low, high) == (-1, len(busy)) and len(busy) > _SPREAD[-1]:
+            return  # nothing says where to look, and not everything is read for what may be a slip of the pen
         if begin is not None:
             low, _ = self._halved(windows, busy, after, upto, begin)
         some = windows[0 if low < 0 else busy[low] : len(windows) if high == len(busy) else busy[high] + 1]
@@ -272,39 +288,61 @@ class _Look:
                 hint=f"they were committed at {', '.join(nameless)}: name one of these moments by its TSO",
             )
 
+    def next_end(self, ts: Tso) -> Tso:
+        """Where the window behind that of a moment ends: the rest of a transaction is not further away."""
+        at = int(np.searchsorted(self._windows.ends, ts))
+        return Tso(int(self._windows.ends[min(at + 1, len(self._windows) - 1)]))
+
     def cut(self, last: Captured, first: Captured) -> Tso:
         """Where the capture began anew between them; 0 = it did not."""
         return next((each for each in self.anew if last.commit_ts < each < first.commit_ts), Tso(0))
 
-    def require_captured(self) -> None:
-        """UsageError where no transaction of a capture was met."""
+    def _require_captured(self) -> None:
+        """UsageError where no transaction of a capture is met in windows from all over the archive, or of two."""
+        start, end = self._archive.range().start, self._archive.end()
+        busy = np.flatnonzero(self._windows.read_of(start, end).segments)
+        for at in _spread(len(busy), _SPREAD[0]):
+            list(self._peeked(self._windows, int(busy[at]), start, end))
         if not self._captures:
             raise UsageError(
-                "no window of the archive has a transaction that `pumphouse capture` read there",
+                "no window of the archive begins with a transaction that `pumphouse capture` read",
                 hint="give a TIME or a TSO; `pumphouse archive find` lists transactions",
             )
 
     def _halved(self, windows: Windows, busy: list[int], after: Tso, upto: Tso, below: Below) -> tuple[int, int]:
-        """The last of these windows whose first transaction is below, -1 = none; the first where it is not."""
+        """The last of these windows whose first transaction is below, -1 = none; the first where it is not.
+
+        Where a window says nothing, both may lie further apart.
+        """
+
+        def says(at: int) -> bool | None:
+            firsts = (below(each) for each in self._peeked(windows, busy[at], after, upto))
+            return next((each for each in firsts if each is not None), None)
+
         low, high = -1, len(busy)
+        for many in _SPREAD:  # a domain may have begun late, or have ended early
+            known = {at: says(at) for at in _spread(len(busy), many)}
+            low = max((at for at, each in known.items() if each), default=-1)
+            high = min((at for at, each in known.items() if each is False), default=len(busy))
+            if (low, high) != (-1, len(busy)):
+                break
         top = high
         while low + 1 < top:
             middle = (low + 1 + top) // 2
-            at, says = middle, None
-            while at < top and says is None:
-                firsts = (below(each) for each in self._peeked(windows, busy[at], after, upto))
-                says = next((each for each in firsts if each is not None), None)
-                at += says is None
-            if says:
+            found = (
+                (at, told) for at in range(middle, min(top, middle + _SPREAD[0])) if (told := says(at)) is not None
+            )
+            at, told = next(found, (high, False))
+            if told:
                 low = at
             else:
-                top, high = middle, high if says is None else at
+                top, high = middle, at
         return low, high
 
     def _peeked(self, windows: Windows, at: int, after: Tso, upto: Tso) -> Iterator[Captured]:
         for segment in windows[at].segments:
             if segment.rows:
-                for batch in peek_segment(self._archive.store, segment, columns=_COLUMNS, at=(0.0,), most=_PEEK):
+                for batch in _peek(self._archive, segment):
                     found = self._noted(captured_in(batch))
                     yield from (each for each in found if each is not None and after < each.commit_ts <= upto)
 
@@ -325,6 +363,11 @@ class _Look:
                 hint="give a TIME or a TSO; `pumphouse archive find` lists transactions",
             )
         return found
+
+
+def _spread(count: int, many: int) -> list[int]:
+    """Numbers from 0 on below ``count``, both ends among them, at most so many."""
+    return sorted(set(np.linspace(0, count - 1, min(many, count)).astype(int).tolist()))
 
 
 def _micros(when: datetime) -> int:

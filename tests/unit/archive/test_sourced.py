@@ -113,6 +113,27 @@ def test_every_gtid_and_every_second_is_found_in_any_archive(tmp_path: Path, see
         assert standing.following == (standing_at(capture.archive, committed[at + 1][2]).last if at in alone else None)
 
 
+@pytest.mark.timeout(300)
+def test_a_server_that_came_late_and_one_that_went_are_found_among_many_windows(capture: Capture) -> None:
+    """A failover of a MySQL: the UUID is another one; and an earlier version kept no time."""
+    found = {}
+    for at in range(60):
+        gtid = f"{UUIDS[at > 47]}:{at + 1}"
+        found[gtid] = (capture.commit(gtid, at if at > 40 else 0), at)
+        capture.made.cut()
+    for gtid, (ts, at) in found.items():
+        if at % 6 == 0 or at in (47, 48, 59):
+            assert of_gtid(capture.archive, gtid) == (ts, ts)
+    assert "behind it" in refused(capture, f"{UUIDS[0]}:50")
+    assert "before it" in refused(capture, f"{UUIDS[1]}:48")
+    assert at_source_time(capture.archive, BEGUN + timedelta(seconds=41)) == found[f"{UUIDS[0]}:42"][0]
+    assert at_source_time(capture.archive, BEGUN + timedelta(seconds=58)) == found[f"{UUIDS[1]}:59"][0]
+    with pytest.raises(
+        UsageError, match=f"first transaction of the archive that has a time of the source is {UUIDS[0]}:42"
+    ):
+        at_source_time(capture.archive, BEGUN + timedelta(seconds=40))
+
+
 def test_a_transaction_of_several_binlogs_is_in_as_a_whole_or_not_at_all(capture: Capture) -> None:
     capture.commit("0-1-1", 1)
     first = capture.commit("0-1-2#0", 2)
@@ -202,12 +223,16 @@ def re_found(said: str) -> set[int]:
 def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -> None:
     capture.other()
     capture.made.cut()
-    assert "no window of the archive has a transaction that `pumphouse capture` read" in refused(capture, "0-1-1")
+    assert "no window of the archive begins with a transaction that `pumphouse capture` read" in refused(
+        capture, "0-1-1"
+    )
     assert standing_at(capture.archive, capture.archive.end()) is None
     capture.commit("0-1-1")
     capture.made.cut()
     with pytest.raises(UsageError, match="a version that kept no clock"):
         at_source_time(capture.archive, BEGUN)
-    capture.commit("0-1-1", capture="shop")
-    capture.made.cut()
-    assert "of the captures main, shop" in refused(capture, "0-1-1")
+    for number in range(2, 20):
+        capture.commit(f"0-1-{number}", capture="shop")
+        capture.made.cut()
+    for gtid in ("0-1-1", "0-1-9", "0-1-19"):
+        assert "of the captures main, shop" in refused(capture, gtid)
