@@ -379,8 +379,8 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         return [(payload(), lambda raw: walk(pa.array([raw], pa.large_binary())))], broken
     if name == "times":
         now = lambda: tso.compose(1_790_000_000_000)  # noqa: E731
-        before = lambda _kind, number: tso.Tso(number)  # noqa: E731
-        return [(text, lambda raw: str(parse_time(raw.decode(), now, before=before))) for text in TIMES], text_of
+        find = lambda _kind, what: tso.Tso(len(what))  # noqa: E731
+        return [(text, lambda raw: str(parse_time(raw.decode(), now, find=find))) for text in TIMES], text_of
     assert name == "settings"
 
     def ours(raw: bytes) -> None:
