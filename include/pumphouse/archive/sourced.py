@@ -34,10 +34,11 @@ _SPREAD = (16, 64, 256)
 _NUMBER = r"[\x80-\xff]*[\x00-\x7f]"
 _FIELDS = rf"(?s)^\x08.\x10{_NUMBER}\x18{_NUMBER}"
 _KEYED = (
-    rf"{_FIELDS}\x22{_NUMBER}capture/(?P<capture>[^/]+)/(?P<transaction>[^#/@]+)(?:[#/][0-9]+)?"
+    rf"{_FIELDS}\x22{_NUMBER}capture/(?P<capture>[!-.0-~]+)/(?P<transaction>[!\x22$-.0-?A-~]+)"
+    r"(?:[#/](?P<piece>[0-9]+)(?:/(?P<pieces>[0-9]+))?)?"
     r"@[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+(?:\.(?P<micros>[0-9a-f]{14}))?"
 )
-_KEYLESS = rf"{_FIELDS}[^\x22]"
+_KEYLESS = rf"{_FIELDS}(?:[^\x22]|\x22\x00)"
 # Whether a transaction comes before what is looked for, or is it; None = it says nothing of that.
 Below = Callable[["Captured"], bool | None]
 _SNAPSHOT = "`pumphouse snapshot` takes in what was committed since"
@@ -45,12 +46,17 @@ _SNAPSHOT = "`pumphouse snapshot` takes in what was committed since"
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured transaction: its GTID, and the source's clock in microseconds since 1970, 0 = the key has none."""
+    """A captured transaction, or a piece of one: its GTID, and the source's clock in microseconds since 1970.
+
+    ``micros``: 0 = the key has none. ``pieces``: how many binlogs the transaction has; 0 = the key does not say.
+    """
 
     commit_ts: Tso
     capture: str
     transaction: str
     micros: int
+    piece: int = 0
+    pieces: int = 1
 
     @property
     def time(self) -> str | None:
@@ -65,11 +71,20 @@ class Captured:
 def captured_in(batch: pa.RecordBatch) -> list[Captured | None]:
     """What the keys say; None of a binlog that no capture of a source wrote. Columns ``commit_ts`` and ``payload``."""
     return [
-        None
-        if key is None or key["transaction"].startswith(OF_A_START.encode())
-        else Captured(Tso(ts), key["capture"].decode(), key["transaction"].decode(), int(key["micros"] or b"0", 16))
+        None if key is None or key["transaction"].startswith(OF_A_START.encode()) else _captured(Tso(ts), **key)
         for ts, key in zip(batch["commit_ts"].to_pylist(), _keys(batch["payload"]).to_pylist(), strict=True)
     ]
+
+
+def _captured(ts: Tso, *, capture: bytes, transaction: bytes, piece: bytes, pieces: bytes, micros: bytes) -> Captured:
+    return Captured(
+        commit_ts=ts,
+        capture=capture.decode(),
+        transaction=transaction.decode(),
+        micros=int(micros or b"0", 16),
+        piece=int(piece or b"0"),
+        pieces=int(pieces or b"0") if piece else 1,
+    )
 
 
 def gtids_of(payloads: pa.LargeBinaryArray) -> pa.LargeStringArray:
@@ -102,16 +117,15 @@ def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
         return None if (far := beyond(each)) is None else far < 0
 
     near, hits = [], []
-    for after, upto in pairwise((archive.range().start, *look.anew, archive.end())):
-        found, here, stop = _Near(), list[Tso](), MAX_TSO
+    for after, upto in look.eras():
+        found, here = _Near(), _Pieces()
         for each in found.told(look.near(after, upto, below, begin=before), below):
-            if each.commit_ts > stop:
-                break
             if each.transaction == name:
-                here.append(each.commit_ts)
-                stop = look.next_end(each.commit_ts)
-        if here:
-            hits.append((min(here), max(here)))
+                here.add(each)
+                if here.all_there:
+                    break
+        if here.at:
+            hits.append(here.bounds(gtid, found.first))
         near.append(found)
     if len(hits) > 1:
         raise UsageError(
@@ -127,17 +141,27 @@ def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
 
 def _not_there(look: _Look, gtid: str, near: _Near) -> UsageError:
     last, first, lacks = near.last, near.first, f"no window of the archive has {gtid}"
-    if last is None or first is None:
-        seen = f"; the last one there is {last}" if last else f"; the first one there is {first}" if first else ""
+    if last is None and first is None:
         return UsageError(
-            f"{lacks}, or another of its domain or its server that comes {'before' if first else 'behind'} it{seen}",
+            f"{gtid} is not found: no window of the archive begins with another of its domain or its server",
+            hint=f"{_SNAPSHOT}; `pumphouse archive find` lists transactions",
+        )
+    if last is None or first is None:
+        seen = f"the last one there is {last}" if last else f"the first one there is {first}"
+        return UsageError(
+            f"{lacks}, or another of its domain or its server that comes {'before' if first else 'behind'} it; {seen}",
             hint=f"{_SNAPSHOT}; what is older than the archive is not in it",
+        )
+    if first.commit_ts < last.commit_ts:
+        raise UsageError(
+            f"{gtid} is not found, and the source's numbers do not ascend there: {first} came before {last}",
+            hint="`pumphouse archive find` lists transactions: name the moment by its TSO",
         )
     where = f"{lacks}: it would stand between {last} and {first}"
     look.require_named(where, last, first)
     return UsageError(
         f"{where}; it changed no table that is captured, or the source never had it",
-        hint=f"the same state: gtid {last.transaction}",
+        hint=f"the same state: gtid {last.transaction}, if the source's numbers ascend",
     )
 
 
@@ -151,9 +175,16 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
     def below(each: Captured) -> bool | None:
         return each.micros <= micros  # one without a time is of an earlier version, and comes before
 
-    for _ in near.told(look.near(archive.range().start, archive.end(), below), below):
-        pass
+    for after, upto in look.eras():
+        for _ in near.told(look.near(after, upto, below), below):
+            pass
     last, first = near.last, near.first
+    if last and first and first.commit_ts < last.commit_ts:
+        raise UsageError(
+            f"the source's clock went back, as a capture began anew, or an earlier version ran: {first} came before "
+            f"{last}",
+            hint="`pumphouse archive find` lists transactions: name the moment by its TSO",
+        )
     if first is None and not (last and last.micros):
         raise UsageError("the capture of this archive is of a version that kept no clock of the source")
     if first is None:
@@ -240,6 +271,38 @@ class _Near:
             yield each
 
 
+class _Pieces:
+    """The binlogs of one transaction, as they are met: several where it has a DDL."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, Tso] = {}
+        self._count = 0
+
+    def add(self, piece: Captured) -> None:
+        """Met; a large one lies in several rows."""
+        self.at[piece.piece], self._count = piece.commit_ts, piece.pieces
+
+    @property
+    def all_there(self) -> bool:
+        """Whether nothing of it is missing."""
+        return len(self.at) == self._count
+
+    def bounds(self, gtid: str, following: Captured | None) -> tuple[Tso, Tso]:
+        """First and last commit ts; UsageError where something is missing, or where that is not known.
+
+        Keys of an earlier version do not say how many there are: whatever follows comes behind all of them.
+        """
+        counted = not self._count and following is not None and len(self.at) == max(self.at) + 1
+        first, last = min(self.at.values()), max(self.at.values())
+        if not (self.all_there or counted):
+            raise UsageError(
+                f"{gtid} has {self._count or 'several'} binlogs, as it changes the schema, and the archive is known to "
+                f"have {len(self.at)} of them, from {show(first)} to {show(last)}",
+                hint=f"{_SNAPSHOT}; what was settled by hand has no GTID: name the moment by its TSO",
+            )
+        return first, last
+
+
 class _Look:
     """The archive's windows, and the captures that were met in them; UsageError where they are two."""
 
@@ -254,6 +317,10 @@ class _Look:
             # Few have the word: the others need not be parsed.
             if '"anew"' in (each.job or "") and (job := each.parsed()) is not None and job.raw.get("anew")
         ]
+
+    def eras(self) -> Iterator[tuple[Tso, Tso]]:
+        """From where to where numbers and the clock ascend."""
+        return pairwise((self._archive.range().start, *self.anew, self._archive.end()))
 
     def near(self, after: Tso, upto: Tso, below: Below, *, begin: Below | None = None) -> Iterator[Captured]:
         """All of the windows between which it changes from below to not below.
@@ -287,11 +354,6 @@ class _Look:
                 "a Pump of an earlier version",
                 hint=f"they were committed at {', '.join(nameless)}: name one of these moments by its TSO",
             )
-
-    def next_end(self, ts: Tso) -> Tso:
-        """Where the window behind that of a moment ends: the rest of a transaction is not further away."""
-        at = int(np.searchsorted(self._windows.ends, ts))
-        return Tso(int(self._windows.ends[min(at + 1, len(self._windows) - 1)]))
 
     def cut(self, last: Captured, first: Captured) -> Tso:
         """Where the capture began anew between them; 0 = it did not."""

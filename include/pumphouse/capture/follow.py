@@ -40,6 +40,8 @@ _SILENT_S = 5 * _HEARTBEAT_S
 _WAITS_S = 5.0
 # Positions that bring nothing to publish are written that often.
 _MARK_S = 1.0
+# A time so far ahead of this machine's is none: a statement set it, and nothing behind it would have one of its own.
+_AHEAD_S = 300.0
 
 
 class _Broken:
@@ -292,7 +294,8 @@ class Follower:
             return
         if self._number != self._journal.mark.schema:
             self._save(str(self._gtids.plus(transaction.gtid)))
-        self._entries, self._made = self._made, []
+        pieces = len(self._made)
+        self._entries, self._made = [replace(each, name=b"%s/%d" % (each.name, pieces)) for each in self._made], []
         self._passed(transaction)
         self._gtids = self._gtids.plus(transaction.gtid)
         self._flush(always=True, schema=self._number)
@@ -337,8 +340,9 @@ class Follower:
         self._bytes += len(entry.value or b"")
 
     def _clock_at(self, transaction: Transaction) -> int:
-        """What the source's clock shows with it, in microseconds; one that goes back stands still."""
-        return max(round(self._moment * 1e6), transaction.micros)
+        """What the source's clock shows with it, in microseconds; one that goes back, or far ahead, stands still."""
+        ahead = transaction.micros > (self._clock.now() + _AHEAD_S) * 1e6
+        return max(round(self._moment * 1e6), 0 if ahead else transaction.micros)
 
     def _passed(self, transaction: Transaction) -> None:
         self._moment = self._clock_at(transaction) / 1e6

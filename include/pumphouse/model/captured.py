@@ -9,7 +9,7 @@ from typing import Self
 PREFIX = b"capture/"
 # What a start brings into the history: no transaction of the source.
 OF_A_START = "schema-"
-_KEY = re.compile(rb"([^#/@]+)(?:[#/]\d+)?@([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)(?:\.([0-9a-f]{14}))?")
+_KEY = re.compile(rb"([^#/@]+)(?:[#/]\d+(?:/\d+)?)?@([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)(?:\.([0-9a-f]{14}))?")
 _MARIADB = re.compile(r"(\d{1,10})-\d{1,10}-(\d{1,20})")
 _MYSQL = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}):(\d{1,19})")
 
@@ -18,7 +18,7 @@ def key_of(name: bytes, start_ts: int, first: int, before: int, schema: int, mic
     """A P's key without the capture's prefix: ``0-1-42@<group>.<before>.<schema>.<micros>``, numbers in hex.
 
     Args:
-        name: the source's transaction, and where it is one of several pieces, ``#`` and which.
+        name: the source's transaction, and where it has a statement, ``#``, which of its pieces, ``/`` and how many.
         start_ts: its own.
         first: the first start ts of its group; written as the distance.
         before: the start ts before it, in its group or of what was decided before, 0 = none; written as the distance.

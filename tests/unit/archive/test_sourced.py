@@ -7,6 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -111,6 +112,69 @@ def test_every_gtid_and_every_second_is_found_in_any_archive(tmp_path: Path, see
         assert standing is not None
         assert (standing.last.commit_ts, standing.last.transaction) == (ts, gtid)
         assert standing.following == (standing_at(capture.archive, committed[at + 1][2]).last if at in alone else None)
+
+
+class Committed(NamedTuple):
+    """A transaction as its source knows it, and where its binlogs stand."""
+
+    gtid: str
+    second: int
+    at: list[Tso]
+    named: bool
+
+
+def history(chance: random.Random, capture: Capture, *, ascend: bool = True) -> list[Committed]:
+    """Captures begun anew, failovers, DDLs whose pieces lie in several windows, commits without a key."""
+    out, mysql, clock = list[Committed](), chance.random() < 0.5, 0
+    for era in range(chance.choice([1, 1, 2, 3])):
+        if era:
+            capture.anew()
+            clock = chance.choice([0, clock, clock + 5])
+        numbers, given = dict.fromkeys(UUIDS if mysql else ("0-1", "5-1"), 0), set[str]()
+        for at in range(chance.randint(4, 25)):
+            stream = chance.choice([*numbers])
+            numbers[stream] += chance.choice([1, 1, 1, 3] if ascend else [1, 2, 3, -1])
+            clock += chance.choice([0, 0, 1, 2, 7])
+            server = stream if mysql or at < 9 else stream.replace("-1", "-2")
+            gtid = f"{server}{':' if mysql else '-'}{max(1, numbers[stream])}"
+            if gtid in given:
+                continue
+            given.add(gtid)
+            count, found = chance.choice([0, 0, 0, 0, 1, 2, 3]), Committed(gtid, 1 + clock, [], chance.random() < 0.95)
+            nameless = set() if found.named else {chance.randrange(max(count, 1))}
+            for piece in range(max(count, 1)):
+                name = f"{gtid}#{piece}/{count}" if count else gtid
+                found.at.append(capture.commit(name, found.second, nameless=piece in nameless))
+                if chance.random() < 0.3:
+                    capture.made.cut()
+            out.append(found)
+    if chance.random() < 0.5:
+        capture.made.cut()
+    return out
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_moment_is_what_a_plain_scan_says_or_refused(tmp_path: Path, seed: int) -> None:
+    chance, capture = random.Random(seed), Capture(tmp_path)
+    ascend = seed % 3 > 0
+    known = history(chance, capture, ascend=ascend)
+    end = capture.archive.end()
+    for each in known:
+        same = [other.at for other in known if other.gtid == each.gtid and min(other.at) <= end]
+        try:
+            found = of_gtid(capture.archive, each.gtid)
+        except UsageError:
+            assert not (ascend and same == [each.at] and each.named and max(each.at) <= end), each
+        else:
+            assert [found] == [(min(at), max(at)) for at in same]
+            assert found[1] <= end
+    for second in {0, *(each.second for each in known)}:
+        try:
+            ts = at_source_time(capture.archive, BEGUN + timedelta(seconds=second + 0.5))
+        except UsageError:
+            continue
+        behind = [each for each in known if each.second > second]
+        assert max(max(each.at) for each in known if each.second <= second) <= ts < min(min(each.at) for each in behind)
 
 
 @pytest.mark.timeout(300)
