@@ -113,6 +113,8 @@ def test_a_restore_to_a_gtid_is_what_the_source_had_there() -> None:
             with connection.cursor() as cursor:  # its time goes back: of a MariaDB in the binlog, too
                 cursor.execute("SET timestamp = UNIX_TIMESTAMP() - 3600")
                 writer.work()
+                cursor.execute("SET timestamp = UNIX_TIMESTAMP() + 360000")  # and far ahead: no clock says that
+                writer.work()
                 cursor.execute("SET timestamp = DEFAULT")
             stack.stop_capture()  # what comes now is captured seconds later: that says nothing of when it was
             time.sleep(1.1)
@@ -121,7 +123,7 @@ def test_a_restore_to_a_gtid_is_what_the_source_had_there() -> None:
         stack.captured()
         stack.snapshot()
 
-        *seen, last_of_then, later, _back, last = writer.seen
+        *seen, last_of_then, later, _back, _ahead, last = writer.seen
         for gtid, rows in [*random.Random(11).sample(seen, 3), later, last]:
             assert restored(stack, "--to-gtid", gtid) == rows, gtid
         gtid, rows = last_of_then

@@ -33,9 +33,10 @@ _SPREAD = (16, 64, 256)
 # The outer fields of a Binlog in order: type, start ts, commit ts, then the key, which some lack.
 _NUMBER = r"[\x80-\xff]*[\x00-\x7f]"
 _FIELDS = rf"(?s)^\x08.\x10{_NUMBER}\x18{_NUMBER}"
+# With a fifth group RE2 takes twice as long.
 _KEYED = (
     rf"{_FIELDS}\x22{_NUMBER}capture/(?P<capture>[!-.0-~]+)/(?P<transaction>[!\x22$-.0-?A-~]+)"
-    r"(?:[#/](?P<piece>[0-9]+)(?:/(?P<pieces>[0-9]+))?)?"
+    r"(?:[#/](?P<piece>[0-9]+(?:/[0-9]+)?))?"
     r"@[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]+(?:\.(?P<micros>[0-9a-f]{14}))?"
 )
 _KEYLESS = rf"{_FIELDS}(?:[^\x22]|\x22\x00)"
@@ -76,13 +77,14 @@ def captured_in(batch: pa.RecordBatch) -> list[Captured | None]:
     ]
 
 
-def _captured(ts: Tso, *, capture: bytes, transaction: bytes, piece: bytes, pieces: bytes, micros: bytes) -> Captured:
+def _captured(ts: Tso, *, capture: bytes, transaction: bytes, piece: bytes, micros: bytes) -> Captured:
+    number, _, pieces = piece.partition(b"/")
     return Captured(
         commit_ts=ts,
         capture=capture.decode(),
         transaction=transaction.decode(),
         micros=int(micros or b"0", 16),
-        piece=int(piece or b"0"),
+        piece=int(number or b"0"),
         pieces=int(pieces or b"0") if piece else 1,
     )
 
@@ -116,27 +118,35 @@ def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
     def before(each: Captured) -> bool | None:
         return None if (far := beyond(each)) is None else far < 0
 
-    near, hits = [], []
+    hits, others = list[tuple[Tso, Tso]](), list[_Near]()
     for after, upto in look.eras():
-        found, here = _Near(), _Pieces()
-        for each in found.told(look.near(after, upto, below, begin=before), below):
+        near, here = _Near(after, upto), _Pieces()
+        for each in near.told(look.near(after, upto, below, begin=before), below):
             if each.transaction == name:
                 here.add(each)
                 if here.all_there:
                     break
         if here.at:
-            hits.append(here.bounds(gtid, found.first))
-        near.append(found)
+            hits.append(here.bounds(gtid, near.first))
+        else:
+            others.append(near)
+    if not hits:
+        both = (each for each in others if each.last and each.first)
+        raise _not_there(look, gtid, next(both, None) or next((each for each in others if each.last), others[0]))
+    return _only(look, gtid, hits, others)
+
+
+def _only(look: _Look, gtid: str, hits: list[tuple[Tso, Tso]], others: list[_Near]) -> tuple[Tso, Tso]:
     if len(hits) > 1:
         raise UsageError(
             f"the source has given {gtid} {len(hits)} times, and the capture began anew in between: "
             f"{', '.join(show(last) for _, last in hits)}",
             hint="name one of these moments by its TSO",
         )
-    if hits:
-        return hits[0]
-    both = (each for each in near if each.last and each.first)
-    raise _not_there(look, gtid, next(both, None) or next((each for each in near if each.last), near[0]))
+    for each in others:
+        if each.last or each.first:
+            look.require_named(f"the capture began anew, and {gtid} is at {show(hits[0][1])} or another time", each)
+    return hits[0]
 
 
 def _not_there(look: _Look, gtid: str, near: _Near) -> UsageError:
@@ -158,7 +168,7 @@ def _not_there(look: _Look, gtid: str, near: _Near) -> UsageError:
             hint="`pumphouse archive find` lists transactions: name the moment by its TSO",
         )
     where = f"{lacks}: it would stand between {last} and {first}"
-    look.require_named(where, last, first)
+    look.require_named(where, near)
     return UsageError(
         f"{where}; it changed no table that is captured, or the source never had it",
         hint=f"the same state: gtid {last.transaction}, if the source's numbers ascend",
@@ -170,7 +180,8 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
 
     UsageError where the archive does not have both: what the source committed up to then may not be in it.
     """
-    micros, look, near = _micros(when), _Look(archive), _Near()
+    micros, look = _micros(when), _Look(archive)
+    near = _Near(archive.range().start, archive.end())
 
     def below(each: Captured) -> bool | None:
         return each.micros <= micros  # one without a time is of an earlier version, and comes before
@@ -198,7 +209,7 @@ def at_source_time(archive: Archive, when: datetime) -> Tso:
     where = f"{_clock(micros)} of the source lies between {last} and {first}"
     if cut := look.cut(last, first):
         raise UsageError(f"{where}, where the capture began anew", hint=f"--to {cut - 1} is what is known up to there")
-    look.require_named(where, last, first)
+    look.require_named(where, near)
     return last.commit_ts
 
 
@@ -256,7 +267,9 @@ def _peek(archive: Archive, segment: SegmentEntry) -> Iterator[pa.RecordBatch]:
 class _Near:
     """The nearest transactions on both sides of what is looked for, in the source's order."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: Tso, upto: Tso) -> None:
+        """Looked for with ``after < commit_ts <= upto``."""
+        self.after, self.upto = after, upto
         self.last: Captured | None = None
         self.first: Captured | None = None
 
@@ -338,20 +351,21 @@ class _Look:
         for batch in self._rows(some, after, upto):
             yield from filter(None, self._noted(captured_in(batch)))
 
-    def require_named(self, where: str, last: Captured, first: Captured) -> None:
-        """UsageError where something lies between them that has no key: of which side it is, is not known."""
-        windows = self._windows.between(last.commit_ts, first.commit_ts)
+    def require_named(self, where: str, near: _Near) -> None:
+        """UsageError where something lies between both that has no key: of which side it is, is not known."""
+        after = near.last.commit_ts if near.last else near.after
+        upto = Tso(near.first.commit_ts - 1) if near.first else near.upto
         found = (
             show(ts)
-            for batch in self._rows(windows, last.commit_ts, Tso(first.commit_ts - 1))
+            for batch in self._rows(self._windows.between(after, upto), after, upto)
             for ts in batch.filter(pc.match_substring_regex(pc.binary_slice(batch["payload"], 0, _HEAD), _KEYLESS))[
                 "commit_ts"
             ].to_pylist()
         )
         if nameless := sorted(islice(found, 3)):
             raise UsageError(
-                f"{where}, and so do transactions whose GTID and time are not known: they were settled by hand, or by "
-                "a Pump of an earlier version",
+                f"{where}, and there are transactions whose GTID and time are not known: they were settled by hand, or "
+                "by a Pump of an earlier version",
                 hint=f"they were committed at {', '.join(nameless)}: name one of these moments by its TSO",
             )
 
