@@ -15,7 +15,7 @@ import structlog
 
 from pumphouse.archive.archive import Archive, clusters_at
 from pumphouse.archive.copyof import require_no_copy
-from pumphouse.archive.moments import moment_before
+from pumphouse.archive.moments import moment_of
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import ClusterUnavailable, ConfigError
 from pumphouse.model.moment import Moment, parse_time, zone_of
@@ -97,7 +97,7 @@ class Parts:
             text,
             now or self.now,
             zone=zone_of(self.settings.archive.time_zone),
-            before=lambda kind, number: moment_before(self.readable_archive, kind, number),
+            find=lambda kind, what: moment_of(self.readable_archive, kind, what),
             word=word,
         )
 

@@ -100,19 +100,19 @@ class Asker:
     async def _settle(self, prewrite: Unresolved, *, decide: bool) -> bool:
         start_ts = prewrite.start_ts
         try:
-            outcome = await self._ask(prewrite, decide=decide)
+            key, outcome = await self._ask(prewrite, decide=decide)
         except (BinlogError, OSError) as error:  # whatever it is, it says nothing of the transaction
             self._metrics.resolver_questions.labels("none").inc()
             log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
             return False
         self._metrics.resolver_questions.labels(outcome.fate.value).inc()
         try:
-            return await self._record(start_ts, outcome)
+            return await self._record(start_ts, outcome, key)
         except (BinlogError, OSError) as error:
             log.warning("outcome_not_recorded", start_ts=start_ts, error=str(error))
             return False
 
-    async def _ask(self, prewrite: Unresolved, *, decide: bool) -> Outcome:
+    async def _ask(self, prewrite: Unresolved, *, decide: bool) -> tuple[bytes, Outcome]:
         try:
             # Read from the value log, a whole record with its checksum: a wrong key could be answered by "rolled back".
             key = await asyncio.to_thread(self._store.prewrites.key, prewrite)
@@ -123,19 +123,22 @@ class Asker:
             commit_ts = show(outcome.commit_ts)
             log.error("resolver_answer_impossible", start_ts=prewrite.start_ts, commit_ts=commit_ts)
             raise NoAnswer(f"the commit ts that was answered, {commit_ts}, lies in the future")
-        return outcome
+        return key, outcome
 
-    async def _record(self, start_ts: int, outcome: Outcome) -> bool:
+    async def _record(self, start_ts: int, outcome: Outcome, key: bytes) -> bool:
         if outcome.fate is Fate.COMMITTED:
-            await self.committed(start_ts, outcome.commit_ts)
+            await self.committed(start_ts, outcome.commit_ts, key=key)
         elif outcome.fate is Fate.ROLLED_BACK:
             await self.rolled_back(start_ts)
         return outcome.fate is not Fate.PENDING
 
-    async def committed(self, start_ts: int, commit_ts: int, *, reason: str = "", who: str = "") -> None:
+    async def committed(
+        self, start_ts: int, commit_ts: int, *, key: bytes = b"", reason: str = "", who: str = ""
+    ) -> None:
         """Complete a P by the Pump's own C; durable on return, or kept in memory where nothing can be written."""
         recorded, done = self._crossing()
-        await asyncio.to_thread(self._store.settling.committed, start_ts, commit_ts, reason=reason, who=who, done=done)
+        committed = self._store.settling.committed
+        await asyncio.to_thread(committed, start_ts, commit_ts, key=key, reason=reason, who=who, done=done)
         await recorded
         log.info("commit_completed", start_ts=start_ts, commit_ts=commit_ts)
 

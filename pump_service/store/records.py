@@ -30,9 +30,9 @@ def fake(ts: int) -> Item:
     return _own(binlog_pb2.Rollback, ts, ts)
 
 
-def commit(start_ts: int, commit_ts: int) -> Item:
-    """The commit that the Pump writes for a transaction that was committed."""
-    return _own(binlog_pb2.Commit, start_ts, commit_ts)
+def commit(start_ts: int, commit_ts: int, key: bytes = b"") -> Item:
+    """The commit that the Pump writes for a transaction that was committed, with its key where that is known."""
+    return _own(binlog_pb2.Commit, start_ts, commit_ts, key)
 
 
 def rollback(start_ts: int) -> Item:
@@ -40,9 +40,11 @@ def rollback(start_ts: int) -> Item:
     return _own(binlog_pb2.Rollback, start_ts, 0)
 
 
-def _own(tp: binlog_pb2.BinlogType, start_ts: int, commit_ts: int) -> Item:
-    message = binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0)
-    return Item(message.SerializeToString(), int(tp), start_ts, commit_ts)
+def _own(tp: binlog_pb2.BinlogType, start_ts: int, commit_ts: int, key: bytes = b"") -> Item:
+    message = binlog_pb2.Binlog(
+        tp=tp, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key or None, ddl_job_id=0, ddl_schema_state=0
+    )
+    return Item(message.SerializeToString(), int(tp), start_ts, commit_ts, prewrite_key=key)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group

@@ -40,15 +40,17 @@ class Settling:
         start_ts: int,
         commit_ts: int,
         *,
+        key: bytes = b"",
         reason: str = "",
         who: str = "",
         done: Callable[[Status], None] | None = None,
     ) -> None:
-        """The outcome of a prewrite is known: write its commit, as the Go Pump would.
+        """The outcome of a prewrite is known: write its commit, as the Go Pump would, and with its key, if given.
 
+        The key is what a transaction is known by in the archive: a captured one by its source's GTID.
         Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
         """
-        self._settle(commit(start_ts, commit_ts), reason, who, done)
+        self._settle(commit(start_ts, commit_ts, key), reason, who, done)
 
     def rolled_back(
         self, start_ts: int, *, reason: str = "", who: str = "", done: Callable[[Status], None] | None = None

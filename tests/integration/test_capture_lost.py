@@ -16,12 +16,13 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.capture.journal import Journal, Mark
 from pumphouse.capture.lease import Lease, Progress
 from pumphouse.capture.publish import Entry, Publisher
-from pumphouse.capture.recover import Recovery, Written, key_of
+from pumphouse.capture.recover import Recovery, Written
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transactions import held_by
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, make_rollback
 from pumphouse.errors import CaptureFenced, CaptureRefused
+from pumphouse.model.captured import key_of
 from pumphouse.model.node import NodeKind
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.registry.file import FileCluster

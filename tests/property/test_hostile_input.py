@@ -213,6 +213,7 @@ NODE = NodeStatus.from_json(
 TIMES = [
     b"2026-11-21T07:30:00Z", b"2026-W47-6", b"470592258683437056", b"now", b"9999-12-31T23:59:59-23:59",
     b"2026-10-25 04:30 Europe/Berlin", b"yesterday 14:00:01.5 +01:00", b"1 hour and 30 minutes ago", b"before DDL 137",
+    b"gtid 0-1-1234", b"before GTID 3e11fa47-71ca-11e1-9e33-c80aa9429562:23", b"source time yesterday 14:00",
 ]  # fmt: skip
 
 
@@ -378,8 +379,8 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         return [(payload(), lambda raw: walk(pa.array([raw], pa.large_binary())))], broken
     if name == "times":
         now = lambda: tso.compose(1_790_000_000_000)  # noqa: E731
-        before = lambda _kind, number: tso.Tso(number)  # noqa: E731
-        return [(text, lambda raw: str(parse_time(raw.decode(), now, before=before))) for text in TIMES], text_of
+        find = lambda _kind, what: tso.Tso(len(what))  # noqa: E731
+        return [(text, lambda raw: str(parse_time(raw.decode(), now, find=find))) for text in TIMES], text_of
     assert name == "settings"
 
     def ours(raw: bytes) -> None:

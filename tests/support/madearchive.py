@@ -160,6 +160,7 @@ class MadeSource:
         self.archive = Archive(open_store(self.settings), cluster_id)
         self.tables: dict[str, Held] = {}
         self.ts = int(START)
+        self.key = b"k"  # of the transactions from now on; b"" = their Pump writes the commit
         self.schema_version = 0
         self.jobs: list[TimedJob] = []
         self.events: list[_Event] = []
@@ -262,8 +263,8 @@ class MadeSource:
     def commit(self, start_ts: int, value: bytes, *, at: int | None = None) -> int:
         """Put a transaction's payload into the log; returns its commit ts."""
         commit_ts = at or self.tick()
-        p = payload.make_prewrite(start_ts, b"k", value)
-        merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"k"))
+        p = payload.make_prewrite(start_ts, self.key, value)
+        merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, self.key or None))
         self.events.append(_Event(commit_ts, start_ts, merged))
         return commit_ts
 

@@ -1,10 +1,13 @@
-"""The moment just before a DDL or a transaction of an archive, for who knows what happened and not when."""
+"""The moment of a DDL or a transaction of an archive, for who knows what happened and not when."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import is_final, read_jobs
 from pumphouse.archive.segment import read_columns
+from pumphouse.archive.sourced import at_source_time, of_gtid
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, physical_ms, show
 
@@ -12,12 +15,20 @@ from pumphouse.model.tso import Tso, physical_ms, show
 _OPEN_H = 24
 
 
-def moment_before(archive: Archive, kind: str, number: int) -> Tso:
-    """The newest moment without it: of a DDL by its job's id, of a transaction by its start or its commit ts.
+def moment_of(archive: Archive, kind: str, what: str) -> Tso:
+    """The moment that words mean (`pumphouse.model.moment`); UsageError where the archive has no such one.
 
-    UsageError where the archive has no such one. ``kind``: ``ddl`` or ``txn``.
+    ``before ddl``: the newest moment without the DDL of a job. ``before txn``, ``before gtid``: that without a
+    transaction, by its start or its commit ts, or its source's GTID. ``gtid``: the oldest moment with it. ``source
+    time``: a captured source's state at an ISO time of its own clock.
     """
-    return before_ddl(archive, number) if kind == "ddl" else before_txn(archive, number)
+    if kind == "gtid":
+        return of_gtid(archive, what)[1]
+    if kind == "before gtid":
+        return Tso(of_gtid(archive, what)[0] - 1)
+    if kind == "source time":
+        return at_source_time(archive, datetime.fromisoformat(what))
+    return before_ddl(archive, int(what)) if kind == "before ddl" else before_txn(archive, int(what))
 
 
 def before_ddl(archive: Archive, number: int) -> Tso:

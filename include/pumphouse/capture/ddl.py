@@ -130,6 +130,8 @@ class Schema:
                 ) from error
             if had:
                 raw["had_rows"] = True
+        if anew and jobs:
+            jobs[-1]["anew"] = True  # behind it, the source may give GTIDs again
         self.known = self.known.plus(jobs)
         return jobs
 

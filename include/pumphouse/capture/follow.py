@@ -40,6 +40,8 @@ _SILENT_S = 5 * _HEARTBEAT_S
 _WAITS_S = 5.0
 # Positions that bring nothing to publish are written that often.
 _MARK_S = 1.0
+# A time so far ahead of this machine's is none: a statement set it, and nothing behind it would have one of its own.
+_AHEAD_S = 300.0
 
 
 class _Broken:
@@ -258,7 +260,8 @@ class Follower:
         if whole is None:
             return
         if whole:
-            self._push(Entry(transaction.gtid.encode(), value=self._rows.head + whole))
+            clock = self._clock_at(transaction)
+            self._push(Entry(transaction.gtid.encode(), clock, value=self._rows.head + whole))
         self._passed(transaction)
 
     def _one(self, group: Group, transaction: Transaction) -> None:
@@ -284,12 +287,15 @@ class Follower:
             else:
                 (value,) = self._rows.values(group, [(piece.start, piece.stop)])
                 if value:
-                    self._made.append(Entry(self._name(transaction), value=self._rows.head + value))
+                    self._made.append(
+                        Entry(self._name(transaction), self._clock_at(transaction), value=self._rows.head + value)
+                    )
         if not transaction.final:
             return
         if self._number != self._journal.mark.schema:
             self._save(str(self._gtids.plus(transaction.gtid)))
-        self._entries, self._made = self._made, []
+        pieces = len(self._made)
+        self._entries, self._made = [replace(each, name=b"%s/%d" % (each.name, pieces)) for each in self._made], []
         self._passed(transaction)
         self._gtids = self._gtids.plus(transaction.gtid)
         self._flush(always=True, schema=self._number)
@@ -298,7 +304,7 @@ class Follower:
         self._refuse_strangers()
         jobs, changed = self._schema.apply(query)
         for job in jobs:
-            self._made.append(Entry(self._name(transaction), job=job))
+            self._made.append(Entry(self._name(transaction), self._clock_at(transaction), job=job))
         if changed:
             self._number = self._journal.mark.schema + 1
             self._rows.renew()
@@ -333,8 +339,13 @@ class Follower:
         self._entries.append(entry)
         self._bytes += len(entry.value or b"")
 
+    def _clock_at(self, transaction: Transaction) -> int:
+        """What the source's clock shows with it, in microseconds; one that goes back, or far ahead, stands still."""
+        ahead = transaction.micros > (self._clock.now() + _AHEAD_S) * 1e6
+        return max(round(self._moment * 1e6), 0 if ahead else transaction.micros)
+
     def _passed(self, transaction: Transaction) -> None:
-        self._moment = transaction.micros / 1e6
+        self._moment = self._clock_at(transaction) / 1e6
         self._transactions += 1
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:

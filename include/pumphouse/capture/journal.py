@@ -46,7 +46,7 @@ class Mark:
 
     Attributes:
         gtid: as the source prints it.
-        moment: when the source committed the last of it, seconds since the epoch.
+        moment: the source's clock at the last of it, seconds since the epoch; it never goes back.
         schema: number of the stored schema (`pumphouse.capture.schemas`) that the next rows belong to.
         transactions: how many were published.
         anew: the history does not say yet that rows between an older mark and this one are unknown.

@@ -17,12 +17,12 @@ import numpy as np
 import structlog
 
 from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark
-from pumphouse.capture.recover import key_of
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, committed
 from pumphouse.client.transaction import TransactionBinlog
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BadBinlog, BinlogError, CaptureRefused, PumpUnavailable
+from pumphouse.model.captured import key_of
 from pumphouse.model.tso import Tso
 from pumphouse.schema_import.columns import Raw
 
@@ -35,9 +35,13 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One transaction of the binlog to be: rows, or a DDL job. ``name`` goes behind the capture's prefix in the key."""
+    """One transaction of the binlog to be: rows, or a DDL job.
+
+    ``name`` goes behind the capture's prefix in the key, and ``micros``, the source's clock, to its end.
+    """
 
     name: bytes
+    micros: int = 0
     value: bytes | None = None
     job: Raw | None = None
 
@@ -93,7 +97,7 @@ class Publisher:
             starts = [self._client.cluster.tso() for _ in entries]
             before = [self._journal.mark.decided, *starts[:-1]]
             binlogs = [
-                self._binlog(entry, ts, key_of(entry.name, ts, starts[0], last, mark.schema))
+                self._binlog(entry, ts, key_of(entry.name, ts, starts[0], last, mark.schema, entry.micros))
                 for entry, ts, last in zip(entries, starts, before, strict=True)
             ]
             with self._lock:

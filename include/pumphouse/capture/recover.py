@@ -1,11 +1,11 @@
 """Where a capture goes on whose journal is lost: found again from the Pumps, the archive, the history and its record.
 
-The key of each P names the source's transaction, its group, and the P before it (`key_of`). Groups are decided whole. A
-commit, wherever it is seen, says that its group was; from the last one on the links lead back through everything that
-was decided, one P after the other: one that is missing is named. What is open beside them was not decided, or nobody
-has seen it: it is rolled back and read again. Of what is open on them only the commit ts is lost. Behind all others a
-new one is as good: an open P holds the watermark of its Pump, and so every window. Between others there is none that
-nobody else has, and a Pump finds a binlog by its timestamp alone: that is refused.
+The key of each P (`pumphouse.model.captured`) names the source's transaction, its group, and the P before it. Groups
+are decided whole. A commit, wherever it is seen, says that its group was; from the last one on the links lead back
+through everything that was decided, one P after the other: one that is missing is named. What is open beside them was
+not decided, or nobody has seen it: it is rolled back and read again. Of what is open on them only the commit ts is
+lost. Behind all others a new one is as good: an open P holds the watermark of its Pump, and so every window. Between
+others there is none that nobody else has, and a Pump finds a binlog by its timestamp alone: that is refused.
 
 `judge` decides and writes nothing. The outcomes are durable on the Pumps before there is a new journal, so whoever is
 killed here finds the same again: they are written in the source's order.
@@ -13,7 +13,6 @@ killed here finds the same again: they are written in the source's order.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -26,6 +25,7 @@ from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.client.transactions import Held, held_by, write_outcomes
 from pumphouse.codec.payload import make_commit, make_rollback, parse
 from pumphouse.errors import BinlogError, CaptureRefused
+from pumphouse.model.captured import OF_A_START, CapturedKey
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, show
@@ -33,23 +33,6 @@ from pumphouse.registry.base import CaptureRecord, Cluster
 from pumphouse.settings import TlsSettings
 
 log = structlog.get_logger()
-
-# What a start brings into the history: no transaction of the source.
-OF_A_START = "schema-"
-_NAME = re.compile(rb"([^#/@]+)(?:[#/]\d+)?@([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)")
-
-
-def key_of(name: bytes, start_ts: int, first: int, before: int, schema: int) -> bytes:
-    """A P's key without the capture's prefix: ``0-1-42@<group>.<before>.<schema>``, numbers in hex.
-
-    Args:
-        name: the source's transaction, and where it is one of several pieces, ``#`` and which.
-        start_ts: its own.
-        first: the first start ts of its group; written as the distance.
-        before: the start ts before it, in its group or of what was decided before, 0 = none; written as the distance.
-        schema: number of the stored schema that holds once its group is decided.
-    """
-    return b"%s@%x.%x.%x" % (name, start_ts - first, start_ts - before, schema)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +44,23 @@ class Written:
     first: int
     before: int
     schema: int
+    micros: int = 0
     commit_ts: int = 0
     is_open: bool = False
 
     @classmethod
     def of(cls, start_ts: int, key: bytes, *, commit_ts: int = 0, is_open: bool = False) -> Written:
         """Of its key without the prefix; CaptureRefused for one of an earlier version, which has no links."""
-        match = _NAME.fullmatch(key)
-        if match is None:
+        said = CapturedKey.read(key)
+        if said is None:
             raise _unknown(f"the key {key!r} says nothing of its group: an earlier version wrote it")
         return cls(
             start_ts=start_ts,
-            transaction=match[1].decode(),
-            first=start_ts - int(match[2], 16),
-            before=start_ts - int(match[3], 16),
-            schema=int(match[4], 16),
+            transaction=said.transaction,
+            first=start_ts - said.group,
+            before=start_ts - said.before,
+            schema=said.schema,
+            micros=said.micros,
             commit_ts=commit_ts,
             is_open=is_open,
         )
@@ -163,11 +148,13 @@ def position_of(decided: Sequence[Written], said: CaptureRecord, flavor: Flavor)
 class Recovered:
     """Where to go on.
 
-    ``start_ts``, ``commit_ts``: of the last transaction that is decided. ``schema``: number of the stored schema that
-    holds behind it; 0 = nothing was decided since the record was written. ``anew``: as the journal's mark has it.
+    ``moment``, ``start_ts``, ``commit_ts``: of the last transaction that is decided. ``schema``: number of the stored
+    schema that holds behind it; 0 = nothing was decided since the record was written. ``anew``, ``moment``: as the
+    journal's mark has them.
     """
 
     gtids: GtidSet
+    moment: float
     transactions: int
     start_ts: int
     commit_ts: int
@@ -240,6 +227,7 @@ class Recovery:
         begun = any(each.transaction.startswith(OF_A_START) for each in since)
         return Recovered(
             gtids=gtids,
+            moment=max([self._said.moment, *(each.micros / 1e6 for each in since)]),
             transactions=self._said.transactions + len({each.transaction for each in since}),
             start_ts=last.start_ts if last else self._said.start_ts,
             commit_ts=last.commit_ts if last else self._said.commit_ts,

@@ -28,7 +28,7 @@ from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
-from pumphouse.capture.recover import OF_A_START, Recovery
+from pumphouse.capture.recover import Recovery
 from pumphouse.capture.schemas import Schemas, server_kind
 from pumphouse.capture.shadow import Shadow, flavor_of
 from pumphouse.capture.source.gtid import GtidSet
@@ -42,6 +42,7 @@ from pumphouse.durable import PRIVATE_DIR, make_dirs
 from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable, SourceFailed
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
+from pumphouse.model.captured import OF_A_START, PREFIX
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.mysql import ServerConnection
 from pumphouse.registry.base import CaptureRecord, Cluster
@@ -160,7 +161,7 @@ class _Run:
         capture, self._lease = self._settings.capture, lease
         self._schemas = Schemas(self._history, capture.id, lease.held)
         self._schemas.create()
-        self._prefix = f"capture/{capture.id}/".encode()
+        self._prefix = PREFIX + f"{capture.id}/".encode()
         journal = self._open(capture.directory, there, anew=anew)
         stack.callback(journal.close)
         stored = self._schemas.load(journal.mark.schema)
@@ -310,7 +311,7 @@ class _Run:
         return Mark(
             # Statements that publish nothing are on no Pump: what the schema says was passed before its rows.
             gtid=str(GtidSet.parse(f"{found.gtids},{passed}", flavor)),
-            moment=said.moment,
+            moment=found.moment,
             schema=number,
             transactions=found.transactions,
             anew=found.anew,

@@ -131,4 +131,7 @@ def find_command(
 def _print(found: Found) -> None:
     what = f"{found.action} (job {found.job_id}): {found.query}" if found.action else "; ".join(map(str, found.tables))
     click.echo(f"{show(found.commit_ts)}  {what}")
-    click.echo(f"    start ts {found.start_ts}; just before it: --to {found.before}; with it: --to {found.commit_ts}")
+    gtid = f"GTID {found.gtid}, " if found.gtid else ""
+    click.echo(
+        f"    {gtid}start ts {found.start_ts}; just before it: --to {found.before}; with it: --to {found.commit_ts}"
+    )

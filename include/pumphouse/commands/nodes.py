@@ -227,7 +227,8 @@ def tso(context: Context, time: str, *, as_json: bool) -> None:
 
     TIME is a TSO, or a clock time with an offset or a zone (2026-11-27T03:00:00Z, "2026-11-27 03:00 Europe/Berlin",
     "yesterday 14:00"; without either it is of archive.time_zone), or "10 minutes ago", "before DDL JOB", "before TXN
-    TS" (its start or commit ts), or now.
+    TS" (its start or commit ts), or now. Of a captured source it is also "gtid GTID", "before GTID GTID", or "source
+    time TIME", by that server's own clock.
     """
     ts = read_time(context.settings, time, lambda: open_registry(context.settings).tso())
     if as_json:

@@ -30,11 +30,16 @@ from pumphouse.settings import Settings
 
 
 @click.command()
+@click.option("--to", metavar="TIME", help="The moment, inclusive: a TIME, or latest (the archive's end).")
 @click.option(
-    "--to",
+    "--to-gtid",
+    metavar="GTID",
+    help="In place of --to: with exactly this transaction of the captured source, and all before it.",
+)
+@click.option(
+    "--to-source-time",
     metavar="TIME",
-    required=True,
-    help="The moment, inclusive: a TIME, or latest (the archive's end).",
+    help="In place of --to: with what the captured source had committed then by its own clock.",
 )
 @archive_option
 @click.option(
@@ -117,7 +122,9 @@ from pumphouse.settings import Settings
 @pass_context
 def restore(
     context: Context,
-    to: str,
+    to: str | None,
+    to_gtid: str | None,
+    to_source_time: str | None,
     base: str | None,
     dry_run: bool,
     plan_only: bool,
@@ -148,6 +155,7 @@ def restore(
     With --table, only those tables are restored, beside what the server has: nothing that exists is changed.
     """
     dry_run = dry_run or plan_only
+    said = _one_moment(to, to_gtid, to_source_time)
     if follow:
         _require_loaded(context.settings, into)
     settings, section = aimed(context.settings, into, parts=bool(tables))
@@ -159,7 +167,7 @@ def restore(
     if not tables and (called or into_database or where):
         raise UsageError("--as, --into-database, --key, --key-from and --key-to need --table")
     with naming(into):
-        asked = parse_moment(to, partial(read_time, settings, word=LATEST))
+        asked = parse_moment(said, partial(read_time, settings, word=LATEST))
         chosen = Chosen(tables=tables, called=called, database=into_database, where=where)
         run = _job(settings, section, task, chosen, follow=follow)
         begin = moment(settings, base)
@@ -196,6 +204,15 @@ def restore(
     elif done.proof is not None:
         print_proof(done.proof)
     sys.exit(_exit_code(done))
+
+
+def _one_moment(to: str | None, gtid: str | None, source_time: str | None) -> str:
+    """The moment as --to takes it."""
+    words = (("", to), ("gtid ", gtid), ("source time ", source_time))
+    said = [f"{word}{each}" for word, each in words if each is not None]
+    if len(said) != 1:
+        raise UsageError("one moment is needed", hint="give one of --to, --to-gtid and --to-source-time")
+    return said[0]
 
 
 def _exit_code(done: RestoreReport) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.sourced import gtids_of
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import UnknownTable, UsageError
 from pumphouse.loader.changes import Form, Images, RowChanges
@@ -64,14 +65,16 @@ class Asked:
 class Changed:
     """Changes of one form of the table, in order: parallel columns.
 
-    ``position``: place within the transaction. ``op``: of `codec.columnar`. ``old`` and ``new`` have the same columns,
-    as `decode_images` makes them; a row that there is not is all NULL (`op` says which).
+    ``position``: place within the transaction. ``gtid``: of a captured source, else null. ``op``: of
+    `codec.columnar`. ``old`` and ``new`` have the same columns, as `decode_images` makes them; a row that there is
+    not is all NULL (`op` says which).
     """
 
     form: Form
     commit_ts: np.ndarray
     start_ts: np.ndarray
     position: np.ndarray
+    gtid: pa.LargeStringArray
     op: np.ndarray
     old: pa.RecordBatch
     new: pa.RecordBatch
@@ -91,6 +94,7 @@ class Changed:
             commit_ts=self.commit_ts[begin:end],
             start_ts=self.start_ts[begin:end],
             position=self.position[begin:end],
+            gtid=self.gtid.slice(begin, end - begin),
             op=self.op[begin:end],
             old=self.old.slice(begin, end - begin),
             new=self.new.slice(begin, end - begin),
@@ -154,7 +158,8 @@ class ChangeReader:
                 continue
             images = list(self._decoder.decoded(found, commit_ts[found.txn]))
             position = parts[found.txn].astype(np.int64) << _PART_BITS | found.seq
-            yield from _in_order(images, commit_ts[found.txn], start_ts[found.txn], position)
+            gtids = gtids_of(binlogs["payload"]).take(pa.array(found.txn))
+            yield from _in_order(images, commit_ts[found.txn], start_ts[found.txn], position, gtids)
 
 
 def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = silent) -> Iterator[Changed | DdlEvent]:
@@ -280,7 +285,11 @@ def _ahead(
 
 
 def _in_order(
-    images: Sequence[Images], commit_ts: np.ndarray, start_ts: np.ndarray, position: np.ndarray
+    images: Sequence[Images],
+    commit_ts: np.ndarray,
+    start_ts: np.ndarray,
+    position: np.ndarray,
+    gtids: pa.LargeStringArray,
 ) -> Iterator[Changed]:
     """Images of changes that lie in order, put together by form as they came."""
     if not images:
@@ -303,8 +312,8 @@ def _in_order(
         form, ops, old, new = whole[int(of_form[some[0]])]
         at, taken = rows[some], pa.array(within[some])
         yield Changed(
-            form=form, commit_ts=commit_ts[at], start_ts=start_ts[at], position=position[at], op=ops[within[some]],
-            old=old.take(taken), new=new.take(taken),
+            form=form, commit_ts=commit_ts[at], start_ts=start_ts[at], position=position[at],
+            gtid=gtids.take(pa.array(at)), op=ops[within[some]], old=old.take(taken), new=new.take(taken),
         )  # fmt: skip
 
 

@@ -41,10 +41,10 @@ def objects(found: Changed | DdlEvent) -> Iterator[dict[str, Any]]:
         return
     table = ".".join(found.form.version.name)
     old, new = rows(found.form, found.old), rows(found.form, found.new)
-    for at, (before, after) in enumerate(zip(old, new, strict=True)):
+    for at, (before, after, gtid) in enumerate(zip(old, new, found.gtid.to_pylist(), strict=True)):
         ts, op = int(found.commit_ts[at]), int(found.op[at])
         yield {
-            "commit_ts": ts, "commit_time": clock(ts), "start_ts": int(found.start_ts[at]), "op": OPS[op],
+            "commit_ts": ts, "commit_time": clock(ts), "start_ts": int(found.start_ts[at]), "gtid": gtid, "op": OPS[op],
             "table": table, "old": None if op == INSERT else before, "new": None if op == DELETE else after,
         }  # fmt: skip
 
@@ -94,7 +94,8 @@ def lines(found: Changed | DdlEvent) -> Iterator[str]:
             changed = {name: f"{_value(old[name])} -> {_value(new[name])}" for name in new if old[name] != new[name]}
             named = {name: _value(new[name]) for name in new if name in key and name not in changed}
             said = ", ".join(f"{name} {text}" for name, text in {**named, **changed}.items())
-        yield f"{when}  {each['op']} {each['table']}: {said}"
+        gtid = f"{each['gtid']}  " if each["gtid"] else ""
+        yield f"{when}  {gtid}{each['op']} {each['table']}: {said}"
 
 
 def fields(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Moments as people say them: a clock time in some zone, ``yesterday 14:00``, ``10 minutes ago``, ``before DDL 137``.
+"""Moments as people say them: a clock time in some zone, ``yesterday 14:00``, ``gtid 0-1-1234``.
 
 What is read is told back with its offset and its TSO. What could mean two moments is refused.
 """
@@ -22,14 +22,16 @@ _SMALLEST_TSO = compose(946_684_800_000)
 _TSO_DIGITS = 19
 _UNITS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86_400, "day": 86_400}
 _WORDS = re.compile(r"\d+(?:\.\d+)?|[^\W\d]+|\S")
-_BEFORE = re.compile(rf"before (ddl|txn) (\d{{1,{_TSO_DIGITS}}})", re.IGNORECASE)
+# What happened, in place of when.
+_HAPPENED = re.compile(rf"(before (?:ddl|txn)) (\d{{1,{_TSO_DIGITS}}})|((?:before )?gtid) (\S+)", re.IGNORECASE)
+_SOURCE_TIME = re.compile(r"source time (.+)", re.IGNORECASE)
 _DAY = re.compile(r"(today|yesterday)\b ?(.*)", re.IGNORECASE)
 # A name behind the digits of a clock time; a T or a W there is ISO's.
 _NAMED = re.compile(r"((?:\d{4}|today |yesterday ).*\d) ?(?![TW]\d)([A-Z][A-Z0-9_+/-]*)", re.IGNORECASE)
 _APART = re.compile(r" ([+-]\d\d:?\d\d)$")
 
-# (ddl or txn, number) -> the moment just before it.
-Before = Callable[[str, int], Tso]
+# (before ddl, before txn, gtid, before gtid or source time; number, GTID or ISO time) -> the moment.
+Find = Callable[[str, str], Tso]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def parse_time(
-    text: str, now: Callable[[], Tso], *, zone: tzinfo = UTC, before: Before | None = None, word: str = "now"
+    text: str, now: Callable[[], Tso], *, zone: tzinfo = UTC, find: Find | None = None, word: str = "now"
 ) -> Moment:
     """Read TIME as the commands take it; UsageError.
 
@@ -77,7 +79,7 @@ def parse_time(
         text: what somebody said.
         now: asked where it counts from now; the cluster's clock, where there is one.
         zone: of a clock time that names none.
-        before: finds the moment just before a DDL or a transaction; None where no archive is at hand.
+        find: finds the moment of what happened at the source; None where no archive is at hand.
         word: the word that the error names last, where a caller takes another than ``now``.
     """
     said = " ".join(text.split())
@@ -90,10 +92,14 @@ def parse_time(
                 f"{said} is not a TSO", hint="a TSO is milliseconds since 1970 << 18; or give a clock time"
             )
         return Moment(said, Tso(value))
-    if found := _BEFORE.fullmatch(said):
-        if before is None:
-            raise UsageError(f"{said!r} has no meaning here", hint="only what reads an archive finds it")
-        return Moment(said, before(found[1].lower(), int(found[2])))
+    happened, there = _HAPPENED.fullmatch(said), _SOURCE_TIME.fullmatch(said)
+    if (happened or there) and find is None:
+        raise UsageError(f"{said!r} has no meaning here", hint="only what reads an archive finds it")
+    if there and find:
+        return Moment(said, find("source time", _clock_time(there[1], now, zone, word).isoformat()))
+    if happened and find:
+        kind, what = filter(None, happened.groups())
+        return Moment(said, find(kind.lower(), what))
     words = _WORDS.findall(said.lower())
     if words[-1:] == ["ago"]:
         ms = physical_ms(now()) - _ms_of(said, [each for each in words[:-1] if each not in (",", "and")])
@@ -132,7 +138,8 @@ def _clock_time(said: str, now: Callable[[], Tso], zone: tzinfo, word: str) -> d
         raise UsageError(
             f"{said!r} is no time",
             hint=f"give a TSO, a time as 2026-11-21T07:30:00Z ({meant} where no zone is given; or with +01:00 or "
-            f"Europe/Berlin), 'yesterday 14:00', '10 minutes ago', 'before DDL JOB', 'before TXN TS', or {word}",
+            f"Europe/Berlin), 'yesterday 14:00', '10 minutes ago', 'before DDL JOB', 'before TXN TS', "
+            f"'gtid GTID', 'before GTID GTID', 'source time TIME', or {word}",
         ) from None
     if named and local.tzinfo is not None:
         raise UsageError(f"{said!r} names two zones", hint="leave one of them out")

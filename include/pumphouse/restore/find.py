@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.sourced import gtids_of
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import UnknownTable
@@ -88,10 +89,11 @@ class Touched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One transaction, or one DDL (``action`` is not '')."""
+    """One transaction, or one DDL (``action`` is not ''). ``gtid``: of a captured source's, '' = not known."""
 
     commit_ts: Tso
     start_ts: Tso
+    gtid: str = ""
     tables: tuple[Touched, ...] = ()
     action: str = ""
     job_id: int = 0
@@ -212,10 +214,12 @@ class _Finder:
         kinds, rows = np.unique(
             np.stack([found.txn, found.table_id, found.op.astype(np.int64)]), axis=1, return_counts=True
         )
+        txns = np.unique(kinds[0])
+        gtids = dict(zip(txns.tolist(), gtids_of(batch["payload"].take(pa.array(txns))).to_pylist(), strict=True))
         for txn, some in itertools.groupby(zip(*kinds.tolist(), rows.tolist(), strict=True), key=lambda each: each[0]):
             ts = Tso(int(commit_ts[txn]))
             touched = (self._touched(table_id, op, many, ts) for _, table_id, op, many in some)
-            yield Found(commit_ts=ts, start_ts=Tso(int(start_ts[txn])), tables=_sum(touched))
+            yield Found(commit_ts=ts, start_ts=Tso(int(start_ts[txn])), gtid=gtids[txn] or "", tables=_sum(touched))
 
     def _touched(self, table_id: int, op: int, rows: int, ts: Tso) -> Touched:
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.proofs import Proof
+from pumphouse.archive.sourced import Standing
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso
 from pumphouse.restore.check import TargetCheck
@@ -54,6 +55,7 @@ class RestoreReport:
     source had and no restore builds, kept as text with the dump; or why nothing is known of it. ``estimate_s``: of
     a dry run, how long it would take by the last drills; None: there were none. ``followed``: the load from the
     moment on, done or to do; None: nobody asked for it. ``proving``: of a dry run, what its proof would read.
+    ``source``: of a dry run, where the captured source was at the moment; None: it is not known.
     """
 
     plan: RestorePlan
@@ -66,6 +68,7 @@ class RestoreReport:
     estimate_s: float | None = None
     followed: LoadReport | None = None
     proving: ProofPlan | None = None
+    source: Standing | None = None
 
     @property
     def before(self) -> bool:
@@ -79,7 +82,7 @@ class RestoreReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Small JSON: the plan's totals and the load's."""
-        plan = self.plan.to_dict()
+        plan, last = self.plan.to_dict(), None if self.source is None else self.source.last
         windows = plan.pop("windows")
         return {
             "to": int(self.plan.to),
@@ -87,6 +90,9 @@ class RestoreReport:
             "dry_run": self.dry_run,
             "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
+            "source": None
+            if last is None
+            else {"gtid": last.transaction, "time": last.time, "commit_ts": last.commit_ts},
             "estimate_s": self.estimate_s,
             "load": self.load.to_dict(),
             "followed": None if self.followed is None else self.followed.to_dict(),

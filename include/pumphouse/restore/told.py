@@ -59,7 +59,8 @@ def plan_told(report: RestoreReport, *, latest: bool = False, verbose: bool = Fa
         yield _steps(report.followed, most)
         yield from _proving(report.proving, most)
         return
-    yield Fact(name="moment", value=f"{show(plan.to)}{', the end of the archive' if latest else ''}")
+    source = () if report.source is None else tuple(report.source.lines())
+    yield Fact(name="moment", value=f"{show(plan.to)}{', the end of the archive' if latest else ''}", below=source)
     yield from _reads(report, verbose=verbose)
     tables = [f"{size.table}  {size.rows:,} rows, {size.changes:,} changes" for size in plan.sizes]
     yield Fact(name="tables", value=f"{plan.tables} then", below=_some(tables, most))

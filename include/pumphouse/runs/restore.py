@@ -9,6 +9,7 @@ import structlog
 
 from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.objects import kept_with
+from pumphouse.archive.sourced import standing_at
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
@@ -99,7 +100,10 @@ def run(
         given = Given(view=view, standing=Standing(), rules=rules, settings=load, task=task, target=target)
         report, lacks = LoadReport.of(given), kept_with(parts.readable_archive, view.base_at(plan.base))
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
-        told: dict[str, Any] = {"plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate}
+        told: dict[str, Any] = {
+            "plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate,
+            "source": standing_at(parts.readable_archive, plan.to) if dry_run else None,
+        }  # fmt: skip
         on = plan.follow(view.genesis.cluster_id) if follow else None
         if dry_run and plan_only:
             report = report.planned(plan.steps(given).followed(on))

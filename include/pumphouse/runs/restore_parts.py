@@ -5,6 +5,8 @@ from __future__ import annotations
 import structlog
 
 from pumphouse.archive.drills import estimate_s
+from pumphouse.archive.sourced import Standing as SourceStanding
+from pumphouse.archive.sourced import standing_at
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
@@ -91,8 +93,10 @@ def run(
             view=view, standing=Standing(), rules=plan.rules, settings=settings.load, task=TASK, target=target
         )
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
+        source = standing_at(parts.readable_archive, plan.to) if dry_run else None
         if dry_run and plan_only:
-            return _report(plan, into, LoadReport.of(given).planned(plan.steps(given)), estimate=estimate)
+            load = LoadReport.of(given).planned(plan.steps(given))
+            return _report(plan, into, load, estimate=estimate, source=source)
         with TargetConnection.open(target, owner=not dry_run, section=into) as connection:
             if connection.dialect is not Dialect.TIDB:
                 # A name there may be one that a live table's foreign key waits for: who works on it goes first.
@@ -102,7 +106,7 @@ def run(
             with ours_there(connection):  # another run of it may come to its end
                 recorded = _require_possible(connection, plan, steps, anew=anew)
             if dry_run:
-                return _report(plan, into, LoadReport.of(given).planned(steps, recorded), check, estimate)
+                return _report(plan, into, LoadReport.of(given).planned(steps, recorded), check, estimate, source)
             plan.require_accepted(accept_losses)
             with ours_there(connection):
                 owner = own_target(
@@ -163,8 +167,9 @@ def _report(
     load: LoadReport,
     check: TargetCheck | None = None,
     estimate: float | None = None,
+    source: SourceStanding | None = None,
 ) -> RestoreReport:
     load.notes = [*plan.left, *([_UNLOGGED] if into == "source" else []), *load.notes]
     return RestoreReport(
-        plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load, estimate_s=estimate
+        plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load, estimate_s=estimate, source=source
     )

@@ -86,6 +86,8 @@ def make(names: Names) -> DAG:
                     "2026-11-27T03:00:00Z",
                     "before DDL 137",
                     "before TXN 470592258683437056",
+                    "gtid 0-1-1234",
+                    "source time 2026-11-27 03:00:00Z",
                 ],
                 description_md="Everything that was committed up to then: a time to the second, a TSO, or words as in "
                 "the examples. *latest* is the archive's end, which the events of the asset "

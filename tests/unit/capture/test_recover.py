@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from pumphouse.capture.recover import Verdict, Written, judge, key_of, position_of
+from pumphouse.capture.recover import Verdict, Written, judge, position_of
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.errors import CaptureRefused
+from pumphouse.model.captured import key_of
 from pumphouse.registry.base import CaptureRecord, CaptureState
 
 SAID = CaptureRecord(

@@ -16,8 +16,16 @@ pytestmark = pytest.mark.row("R1")
 NOW = from_datetime(datetime(2026, 11, 27, 0, 30, tzinfo=UTC))
 
 
+def found(kind: str, what: str) -> Tso:
+    asked.append((kind, what))
+    return Tso(len(asked))
+
+
+asked: list[tuple[str, str]] = []
+
+
 def read(text: str, zone: str = "UTC") -> Moment:
-    return parse_time(text, lambda: NOW, zone=zone_of(zone), before=lambda kind, number: Tso(number + len(kind)))
+    return parse_time(text, lambda: NOW, zone=zone_of(zone), find=found)
 
 
 def at(text: str) -> Tso:
@@ -63,7 +71,26 @@ def test_a_moment_is_what_somebody_means(text: str, zone: str, meant: str) -> No
 def test_a_tso_is_itself_and_now_is_the_clusters() -> None:
     assert read(str(NOW)) == Moment(str(NOW), NOW)
     assert read("now").ts == NOW
-    assert (read("before DDL 137").ts, read("before txn 470592258683437056").ts) == (140, 470592258683437059)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "what"),
+    [
+        ("before DDL 137", "before ddl", "137"),
+        ("Before  txn 470592258683437056", "before txn", "470592258683437056"),
+        ("GTID 0-1-1234", "gtid", "0-1-1234"),
+        (
+            "before GTID 3E11FA47-71CA-11E1-9E33-C80AA9429562:23",
+            "before gtid",
+            "3E11FA47-71CA-11E1-9E33-C80AA9429562:23",
+        ),
+        ("source time 2026-11-27 03:00:00.000250", "source time", "2026-11-27T03:00:00.000250+00:00"),
+        ("source time yesterday 14:00 Europe/Berlin", "source time", "2026-11-26T14:00:00+01:00"),
+    ],
+)
+def test_what_happened_is_looked_for_in_the_archive(text: str, kind: str, what: str) -> None:
+    assert read(text) == Moment(" ".join(text.split()), Tso(len(asked)))
+    assert asked[-1] == (kind, what)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +112,9 @@ def test_a_tso_is_itself_and_now_is_the_clusters() -> None:
         ("10 ago", "no time"),
         ("900000 days ago", "before all clocks"),
         ("before DDL", "is no time"),
+        ("before DDL 0-1-5", "is no time"),
+        ("gtid", "is no time"),
+        ("source time 10 minutes ago", "'10 minutes ago' is no time"),
         ("12345", "is not a TSO"),
         ("9" * 5000, "is not a TSO"),
         ("", "is no time"),
@@ -104,9 +134,10 @@ def test_a_moment_is_told_back_with_offset_zone_and_tso() -> None:
     assert "2026-11-27 01:20:00.000+01:00 (Europe/Berlin)" in str(read("10 minutes ago", "Europe/Berlin"))
 
 
-def test_without_an_archive_nothing_is_before_a_ddl() -> None:
+@pytest.mark.parametrize("text", ["before DDL 1", "gtid 0-1-1", "source time 2026-11-27 03:00"])
+def test_without_an_archive_nothing_is_before_a_ddl(text: str) -> None:
     with pytest.raises(UsageError, match="no meaning here"):
-        parse_time("before DDL 1", lambda: NOW)
+        parse_time(text, lambda: NOW)
 
 
 def test_the_zone_of_times_without_one_is_a_setting() -> None:

@@ -25,7 +25,7 @@ from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_aio_channel
 from pumphouse.settings import PumpSettings, TlsSettings
-from tests.support.storekit import prewrite, settings, write
+from tests.support.storekit import commit, log_payloads, prewrite, settings, write
 
 pytestmark = pytest.mark.row("P6")
 
@@ -181,8 +181,9 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
         await asker(2.0).round()
         while store.prewrites.count:
             await asyncio.sleep(0.01)
-        (found,) = store.stream.pull(old, max_bytes=1 << 20).start_list
-        assert found == young
+        pulled = store.stream.pull(old, max_bytes=1 << 20)
+        assert pulled.start_list == [young]
+        assert commit(young, commit_ts).payload in log_payloads(store)  # as its client would have written it
         await asker(2.0).round()
         assert b"binlog_pump_unanswered_prewrites 0.0" in metrics.text()
 

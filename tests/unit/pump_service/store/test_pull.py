@@ -96,6 +96,10 @@ def test_the_pumps_own_commit_completes_a_transaction_and_the_clients_later_one_
     assert store.status().duplicate_commits == 1
     assert store.late() == []
     assert len(pull_all(store)) == 2
+    store_all(store, prewrite(30, b"w"))
+    store.settling.committed(30, 35, key=b"k")  # the whole transaction is as if its client had written the commit
+    store_all(store, fake(40))
+    assert merged(30, 35, b"w") in [payload for _, _, payload, _ in pull_all(store)]
 
 
 @pytest.mark.row("P7")
