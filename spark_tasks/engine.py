@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pumphouse.clock import Throttle
 from pumphouse.errors import BinlogError, LoadError
 from pumphouse.loader import stages
 from pumphouse.loader.blob import Blob
@@ -136,7 +137,7 @@ class SparkEngine:
             return apply_here(context, [self._small[unit] for unit in units], connections=self._connections)
         rows = (
             self._units.filter(_of_epochs(units) & (f.col("phase") == units[0].phase))
-            .mapInArrow(_applier(context.shared(self._lanes), frozenset(units)), _APPLIED_SCHEMA)
+            .mapInArrow(_applier(context.shared(min(self._lanes, len(units))), frozenset(units)), _APPLIED_SCHEMA)
             .collect()
         )
         for row in rows:
@@ -206,7 +207,7 @@ def _applier(context: ApplyContext, wanted: frozenset[UnitId]) -> Callable[[_Bat
             yield from blobs
 
         try:
-            for unit, rows, done in stages.apply(context, rest()):
+            for unit, rows, done in stages.apply(context, rest(), Throttle(context.bytes_per_s)):
                 yield _applied(unit.epoch, unit.phase, unit.table_id, unit.bucket, rows, done, None)
         except BinlogError as error:
             yield _applied(0, 0, 0, 0, 0, False, faults.dump(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -42,6 +43,10 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
+# The longest sleep without a sign of life.
+_NAP_S = 60.0
+
+
 class Throttle:
     """Bytes a second over all threads; 0 = as fast as it goes."""
 
@@ -51,14 +56,18 @@ class Throttle:
         self._lock = threading.Lock()
         self._free_at = clock.monotonic()
 
-    def took(self, size: int) -> None:
-        """Wait until what was taken was due."""
+    def took(self, size: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Wait until what was taken was due; ``meanwhile`` is called each minute, as servers end idle sessions."""
         if not self._rate:
             return
         with self._lock:
             now = self._clock.monotonic()
             self._free_at = max(self._free_at, now) + size / self._rate
             wait = self._free_at - now
+        while wait > _NAP_S:
+            self._clock.sleep(_NAP_S)
+            wait -= _NAP_S
+            meanwhile()
         self._clock.sleep(wait)
 
 

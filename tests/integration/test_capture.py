@@ -168,7 +168,21 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         assert "CaptureFenced" in stack.pumphouse("capture", "forget", "main").stderr
         stack.stop_capture()
         stack.start_capture()  # the new position is behind the old one, and counts
+        # A journal from before a reset: its position covers the one that counts, and it knows less.
+        stack.run(*(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(30, 90)))
+        stack.captured()
         stack.stop_capture()
+        journal.rename(tmp_path / "before")
+        shutil.copytree(tmp_path / "before", journal)
+        stack.run("RESET MASTER")
+        stack.start_capture("--anew")
+        stack.run("INSERT INTO shop.a VALUES (90, '')")
+        stack.captured()
+        stack.stop_capture()
+        shutil.rmtree(journal)
+        (tmp_path / "before").rename(journal)
+        refused = stack.pumphouse("capture", "run")
+        assert "a copy or a backup" in refused.stderr, refused.stderr
         assert stack.pumphouse("capture", "forget", "main").returncode == 0
         assert stack.cluster.captures() == []
         assert "no capture main" in stack.pumphouse("capture", "forget", "main").stderr

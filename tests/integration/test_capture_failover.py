@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from tests.stack.ports import free_port
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack
 from tests.support.capturing import arguments, rows_of, run
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -140,6 +142,18 @@ def test_where_none_or_two_take_writes_nothing_is_read() -> None:
         with pytest.raises(SourceFailed, match="no server is the source"):
             find_primary(settings.source, settings.capture)
         stack.stop_capture()
+        stack.start_capture(until="source_not_reached")
+        eventually(lambda: "is read only" in stack.capture_record().reason, what="it says what it waits for")
+        stack.promote()
+        stack.run("INSERT INTO shop.a VALUES (2)")
+        stack.require_equal()
+        record = stack.capture_record()
+        assert record.reason == ""
+        assert record.source.endswith(f":{stack.dsn('heir').port}")
+        # Without a journal nobody knows anything: it is refused.
+        stack.stop_capture()
+        shutil.rmtree(Path(stack.read_settings.capture.directory))
+        stack.on_heir("SET GLOBAL read_only = ON")
         refused = stack.pumphouse("capture", "run")
         assert "is read only" in refused.stderr, refused.stderr
 

@@ -19,11 +19,13 @@ from pumphouse.capture.publish import Entry, Publisher
 from pumphouse.capture.recover import Recovery, Written
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
+from pumphouse.client.resolver import ROLLED_BACK
 from pumphouse.client.transactions import held_by
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, make_rollback
 from pumphouse.errors import CaptureFenced, CaptureRefused
 from pumphouse.model.captured import key_of
 from pumphouse.model.node import NodeKind
+from pumphouse.model.tso import Tso
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings, TlsSettings
@@ -46,7 +48,7 @@ class Capture:
         self.journal = Journal.begin(directory / "c", {"capture": "main"}, mark)
         self.client = PumpClient(self.cluster)
         self.publisher = Publisher(
-            self.client, self.journal, PREFIX, held=lambda: None, add_jobs=lambda _: None, stop=threading.Event()
+            self.client, self.journal, PREFIX, held=self.lease.held, add_jobs=lambda _: None, stop=threading.Event()
         )  # fmt: skip
         self.done = 0
 
@@ -177,6 +179,20 @@ def test_who_was_taken_over_settles_nothing(capture: Capture) -> None:
         capture.recover(said)
     (node,) = capture.cluster.nodes(NodeKind.PUMP)
     assert held_by(node, capture.cluster.cluster_id(), PREFIX, said.start_ts).open == {start}
+    taken.release(None)
+
+
+@pytest.mark.row("Q2")
+def test_who_was_taken_over_tells_no_pump_that_a_transaction_was_rolled_back(capture: Capture) -> None:
+    """The other one may have committed it."""
+    capture.publish(1)
+    said, strange = capture.say(), capture.cluster.tso()
+    assert capture.publisher.answer(strange, b"", decide=True) == ROLLED_BACK
+    taken = Lease.take(capture.cluster, "main", source="", server="", dead=said.owner)
+    capture.lease.say(None)  # it hears of it
+    with pytest.raises(CaptureFenced):
+        capture.publisher.answer(strange, b"", decide=True)
+    assert capture.publisher.answer(Tso(said.start_ts), b"", decide=True).commit_ts == said.commit_ts
     taken.release(None)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from pumphouse.capture.lease import Lease
+from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
 from tests.stack.local import CAPTURE
 from tests.support import mariadb
@@ -80,6 +82,12 @@ def test_a_commit_returns_once_the_pumps_have_it_and_a_lost_source_takes_none_of
         eventually(lambda: "does not answer" in stack.capture_record().reason, what="it says what it waits for")
         stack.snapshot()
         stack.stop_capture()
+        assert (stack.capture_record().state, stack.capture_record().reason) == (CaptureState.STOPPED, "")
+        # Another process has it: this one ends, although it waits for its source.
+        stack.start_capture(until="source_not_reached")
+        Lease.take(stack.cluster, "main", source="", server="", dead=stack.capture_record().owner).release(None)
+        eventually(lambda: not stack.supervisor.alive(CAPTURE), what="it ends", within_s=30)
+        assert "CaptureFenced" in stack.supervisor.tail(CAPTURE, 20)
         restore.run(stack.read_settings, dry_run=False)
         with stack.databases["restore"].connect() as connection:
             found = dict(rows_of(connection, "SELECT * FROM shop.a"))

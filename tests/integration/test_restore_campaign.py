@@ -1,6 +1,6 @@
 """Restores of every kind out of an archive that is kept at every turn, held against a model of the source.
 
-A history of random DML and DDL; between its windows dumps, folded bases, compaction, expiry and copies, each of them
+A history of random DML and DDL; between its windows dumps, and folded bases, compaction, expiry and copies, which are
 now and then killed at a call of the store and run again, or run twice at once. Out of that a restore: whole or of parts,
 with a predicate, under other names, from an older base, from the copy, killed or run twice at once.
 """
@@ -23,7 +23,7 @@ from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
-from pumphouse.errors import BadManifest, FenceLost, TargetBusy
+from pumphouse.errors import BadManifest, BinlogError, FenceLost, TargetBusy
 from pumphouse.folding.run import fold_base
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import ALL_ROWS, Predicate
@@ -96,22 +96,14 @@ class Keeping:
         if rng.random() < 0.2:
             assert isinstance(self._source, DumpedSource)
             dump_meanwhile(self._source, self._world)
+        folds = SMALL.model_copy(update={"unit_bytes": rng.choice([400, 1 << 20])})
+        to = rng.choice([mark for mark, _ in self._world.marks[-3:] if mark <= self._source.archive.end()] or [at])
+        run, newest, policy = rng.choice([1, 2, 3]), rng.choice([0, 1]), Policy(bases=rng.choice([2, 3]))
         todo: dict[str, Callable[[bool], object]] = {
-            "fold": lambda deadly: fold_base(
-                self.archive(deadly=deadly),
-                SMALL.model_copy(update={"unit_bytes": rng.choice([400, 1 << 20])}),
-                self._settings.archive,
-                rng.choice([mark for mark, _ in self._world.marks[-3:] if mark <= self._source.archive.end()] or [at]),
-            ),
-            "compact": lambda deadly: compact(
-                self.archive(deadly=deadly), run=rng.choice([1, 2, 3]), newest=rng.choice([0, 1])
-            ),
+            "fold": lambda deadly: fold_base(self.archive(deadly=deadly), folds, self._settings.archive, to),
+            "compact": lambda deadly: compact(self.archive(deadly=deadly), run=run, newest=newest),
             "expire": lambda deadly: expire(
-                self.archive(deadly=deadly),
-                Ages(grace_s=0, resume_s=0),
-                Policy(bases=rng.choice([2, 3])),
-                [],
-                now=Tso(self._source.ts),
+                self.archive(deadly=deadly), Ages(grace_s=0, resume_s=0), policy, [], now=Tso(self._source.ts)
             ),
             "copy": self._copy,
         }
@@ -150,7 +142,9 @@ class Keeping:
             thread.start()
             other()
             thread.join()
-            if failed:  # one of two may be told that the other was there; then it has to do when it is alone
+            # One of two may be told that the other was there; then it has to do when it is alone.
+            assert all(isinstance(each, BinlogError) for each in failed), failed
+            if failed:
                 act(False)
         else:
             act(False)
@@ -236,7 +230,9 @@ class Restores:
             assert all(each.error in ("", *_OF_ANOTHER) for each in ends), (ends, self._said(how))
             assert any(not each.error for each in ends), (ends, self._said(how))
         if manner != "twice":
-            run(settings, **how)
+            base = run(settings, **how).plan.base
+            bases = read_view(self._keeping.archive(settings.archive.root)).bases
+            self.done["from a folded base"] += any(each.ts == base and each.folded is not None for each in bases)
         self.done[f"{what} {manner}"] += 1
 
     def _predicate(self) -> Predicate:
@@ -302,6 +298,7 @@ def test_a_thousand_restores(
             done += one_history(source, settings, target, seed, CASES)
         except Exception as error:
             raise AssertionError(f"PUMPHOUSE_SEED={seed}") from error
+    assert {"from a folded base", "of the copy", "of parts", "restore killed", "parts killed"} <= (+done).keys()
     record_property("rounds", 5 * CASES)
     for name, times in sorted(done.items()):
         record_property(name, times)

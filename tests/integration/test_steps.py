@@ -15,7 +15,7 @@ from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader import state
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import IDLE, TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
@@ -256,4 +256,22 @@ def test_a_load_sends_no_more_bytes_a_second_than_it_may(
     began = time.monotonic()
     load.run(settings.model_copy(update={"load": limited}))
     assert time.monotonic() - began > 1.2
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L1")
+def test_a_load_that_waits_for_its_turn_keeps_its_sessions(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IDLE, "wait_timeout", "1")
+    monkeypatch.setattr("pumphouse.clock._NAP_S", 0.3)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as txn:
+        for id_ in range(300):
+            txn.insert("t", id=id_, s=b"x" * 60)
+    source.cut()
+    slow = settings.load.model_copy(update={"bytes_per_s": 5_000, "buckets": 3, "connections": 1})
+    load.run(settings.model_copy(update={"load": slow}))
     assert target_rows(target) == source.snapshot()

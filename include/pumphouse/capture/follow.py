@@ -25,7 +25,7 @@ from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Tr
 from pumphouse.capture.source.session import semi_sync_says
 from pumphouse.capture.source.stream import Stream, open_stream
 from pumphouse.clock import Clock
-from pumphouse.dump.source import session
+from pumphouse.dump.source import session, where
 from pumphouse.errors import BinlogError, CaptureRefused, HistoryUnavailable, SourceFailed
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.settings import Settings, SourceSettings
@@ -56,6 +56,7 @@ class _Begins:
     """What comes next is of this server, and acknowledged there."""
 
     server: str
+    source: str  # its address
     stream: Stream
 
 
@@ -90,6 +91,7 @@ class Follower:
         self._flavor = flavor_of(schema.shadow.kind.version)
         self._gtids = GtidSet.parse(journal.mark.gtid, self._flavor)
         self._server = journal.mark.server
+        self._source = ""  # where that is read now
         self._place = (journal.mark.file, journal.mark.offset)
         self._moment = journal.mark.moment
         self._transactions = journal.mark.transactions
@@ -139,7 +141,9 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(mark=mark, lag_s=behind, server=self._server, why=self._lost, waits=self._waits)
+        return Progress(
+            mark=mark, lag_s=behind, source=self._source, server=self._server, why=self._lost, waits=self._waits
+        )
 
     # -- reading ahead
 
@@ -166,7 +170,7 @@ class Follower:
                     stop=self._stop,
                 ) as stream:
                     self._lost = ""
-                    self._inbox.put(_Begins(server, stream))
+                    self._inbox.put(_Begins(server, where(source), stream))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
@@ -211,7 +215,7 @@ class Follower:
             self._reached(item.position)
             self._flush()
         elif isinstance(item, _Begins):
-            self._stream, self._asked = item.stream, None
+            self._stream, self._asked, self._source = item.stream, None, item.source
             if item.server != self._server:
                 self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):

@@ -30,7 +30,8 @@ class Progress:
 
     mark: Mark
     lag_s: float = 0.0
-    server: str = ""  # that is read now; '' = as it was
+    source: str = ""  # address of what is read now; '' = as it was
+    server: str = ""  # its identity; '' = as it was
     why: str = ""  # it is behind; '' = nothing is known to be wrong
     waits: bool | None = None  # commits of the source, for this capture; None = it does not ask for that
 
@@ -113,15 +114,20 @@ class Lease:
         return cls(cluster, record, clock)
 
     def keep(
-        self, progress: Callable[[], Progress | None], also: Callable[[Progress | None], None] = lambda _: None
+        self, progress: Callable[[], Progress | None], also: Callable[[Progress | None], None], stop: threading.Event
     ) -> None:
-        """Renew it from now on, with what ``progress`` says; ``also`` is called with that after each renewal."""
+        """Renew it from now on, with what ``progress`` says; ``also`` is called with that after each renewal.
+
+        ``stop`` is set once another process has it: `require_kept` says so.
+        """
         self._progress = progress
 
         def run() -> None:
             while not self._closed.wait(RENEW_S):
                 said = progress()
                 if not self._renew(said):
+                    if self._lost is not None:  # whatever the main thread waits for
+                        stop.set()
                     continue
                 try:
                     also(said)
@@ -135,8 +141,7 @@ class Lease:
         """CaptureFenced where this process may not decide any more; asks the registry where that is not sure."""
         if self._lost is None and self._clock.monotonic() > self._until:
             self._renew(self._progress())  # it stood still, or the registry was away: whose it is now decides
-        if self._lost is not None:
-            raise self._lost
+        self.require_kept()
         if self._clock.monotonic() > self._until:
             raise CaptureFenced(
                 f"the registry was not reached for {CAPTURE_TTL_S - _MARGIN_S:.0f} s: another process may run the "
@@ -146,9 +151,10 @@ class Lease:
                 owner=self._record.owner,
             )
 
-    def reads(self, source: str, server: str) -> None:
-        """What it follows is known by now; `source` and `server` as in `take`."""
-        self._record = replace(self._record, source=source, server=server)
+    def require_kept(self) -> None:
+        """CaptureFenced where another process is known to have it."""
+        if self._lost is not None:
+            raise self._lost
 
     def say(self, progress: Progress | None) -> None:
         """Write how far it is at once; `held` tells whether that went well."""
@@ -193,9 +199,10 @@ class Lease:
                 start_ts=progress.mark.start_ts,
                 commit_ts=progress.mark.commit_ts,
                 anew=progress.mark.anew,
+                source=progress.source or record.source,
                 server=progress.server or record.server,
                 semi_sync=progress.waits,
-                reason=reason or progress.why,
+                reason=progress.why if state is CaptureState.RUNNING else reason,
             )
 
         def change(found: CaptureRecord | None) -> CaptureRecord:

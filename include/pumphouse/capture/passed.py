@@ -136,7 +136,8 @@ def _not_captured(captures: Sequence[CaptureRecord], source: ServerSettings, ser
 
 
 def _held(record: CaptureRecord, wanted: GtidSet) -> WindowHeld:
-    why = f"; it ended with: {record.reason}" if record.reason else ""
+    how = "it ended with" if record.state is CaptureState.FAILED else "it is behind"
+    why = f"; {how}: {record.reason}" if record.reason else ""
     return WindowHeld(
         f"the capture {record.capture_id} is at {record.gtid}, and the source at {wanted}{why}",
         hint="`pumphouse capture status` shows whether it runs; `pumphouse capture run` starts it",

@@ -177,7 +177,10 @@ class Publisher:
             if int(start_ts) in self._open:
                 return PENDING
         commit_ts = self._journal.outcome(start_ts)
-        return ROLLED_BACK if commit_ts is None else committed(commit_ts)
+        if commit_ts is not None:
+            return committed(commit_ts)
+        self._held()  # what another process has decided since is not in this journal
+        return ROLLED_BACK
 
     def _binlog(self, entry: Entry, start_ts: Tso, name: bytes) -> TransactionBinlog:
         key = self._prefix + name

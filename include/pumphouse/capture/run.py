@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,10 +105,10 @@ def run_capture(
         )
         failure: BaseException | None = None
         try:
-            journal, publisher, shadow = run.answer(stack, lease, there, anew=anew)
-            run.start(there or run.wait_for_source(), journal, publisher, shadow).run()
-        except Stopped:
-            pass
+            with suppress(Stopped):
+                journal, publisher, shadow = run.answer(stack, lease, there, anew=anew)
+                run.start(there or run.wait_for_source(), journal, publisher, shadow).run()
+            lease.require_kept()
         except (OSError, MySQLError) as error:
             failure = CaptureRefused(f"the capture ended with {type(error).__name__}: {error}")
             raise failure from error
@@ -189,22 +189,19 @@ class _Run:
             clock=self._clock,
         )
         stack.callback(resolver.close)
-        lease.keep(self.progress, lambda said: self._let_go(journal, said))
+        lease.keep(self.progress, lambda said: self._let_go(journal, said), self._stop)
         return journal, publisher, shadow
 
     def wait_for_source(self) -> _There:
         """Look for it until it answers; Stopped, ConfigError."""
         while True:
             try:
-                there = self.look()
-            except SourceFailed as error:
+                return self.look()
+            except (SourceFailed, HistoryUnavailable) as error:
                 log.warning("source_not_reached", error=str(error), again_in_s=_SOURCE_AGAIN_S)
                 self._trouble = error.message
                 if self._stop.wait(_SOURCE_AGAIN_S):
                     raise Stopped from error
-            else:
-                self._lease.reads(where(there.settings.source), there.server)
-                return there
 
     def start(self, there: _There, journal: Journal, publisher: Publisher, shadow: Shadow) -> Follower:
         """Everything up to the first byte of the binlog; after `answer`."""
@@ -325,12 +322,15 @@ class _Run:
 
         The record in the cluster is written after the journal.
         """
-        flavor = flavor_of(self._schemas.load(journal.mark.schema).server.version)
-        published, gtid = self._said().gtid, journal.mark.gtid
-        if published and not GtidSet.parse(gtid, flavor).covers(GtidSet.parse(published, flavor)):
+        said, mark = self._said(), journal.mark
+        older = mark.start_ts < said.start_ts  # GTIDs begin anew with RESET MASTER
+        if said.gtid and not older:
+            flavor = flavor_of(self._schemas.load(mark.schema).server.version)
+            older = not GtidSet.parse(mark.gtid, flavor).covers(GtidSet.parse(said.gtid, flavor))
+        if older:
             raise CaptureRefused(
-                f"the journal in {self._settings.capture.directory} is at {gtid}, and this capture has published up "
-                f"to {published}: it is older than that, a copy or a backup",
+                f"the journal in {self._settings.capture.directory} is at {mark.gtid}, and this capture has published "
+                f"up to {said.gtid}: it is older than that, a copy or a backup",
                 hint=f"set capture.directory to the newest one; if it is lost, {_ANEW}",
             )
         now = self._cluster.tso()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from pumphouse.clock import Throttle
 from pumphouse.loader import stages
 from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
@@ -154,12 +155,11 @@ def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connec
         together.setdefault(stages.scan_of(unit) or at, []).append(unit)
     dealt = list(together.values())
     lanes = [lane for lane in (dealt[at::connections] for at in range(connections)) if lane]
-
-    context = context.shared(len(lanes) or 1)
+    throttle = Throttle(context.bytes_per_s)
 
     def run(lane: Sequence[Sequence[Sequence[Blob]]]) -> int:
         blobs = (blob for some in lane for unit in some for blob in unit)
-        return sum(rows for _, rows, done in stages.apply(context, blobs) if done)
+        return sum(rows for _, rows, done in stages.apply(context, blobs, throttle) if done)
 
     with ThreadPoolExecutor(connections, thread_name_prefix="load") as pool:
         return sum(pool.map(run, lanes))

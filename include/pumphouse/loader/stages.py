@@ -114,11 +114,10 @@ def summarize(groups: Iterable[tuple[int, int, int, int, int, int]]) -> list[Uni
     return [found[unit] for unit in sorted(found)]
 
 
-def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId, int, bool]]:
+def apply(context: ApplyContext, blobs: Iterable[Blob], throttle: Throttle) -> Iterator[tuple[UnitId, int, bool]]:
     """Stage 3: apply units, the blobs of one in a row; yields (unit, rows, whether it was applied now)."""
     with TargetConnection.open(context.target) as connection:
         require_server(connection, context.server)
-        throttle = Throttle(context.bytes_per_s)
         most = TIDB_UNIT_BYTES if connection.dialect is Dialect.TIDB else _SCAN_BYTES
         for some in _in_one_scan(([*group] for _, group in groupby(blobs, key=lambda blob: blob.group)), most):
             units = [(unit[0].head, _batches(unit)) for unit in some]
@@ -126,7 +125,8 @@ def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId
             for (head, batches), now in zip(units, done, strict=True):
                 yield head.unit, sum(batch.num_rows for batch in batches), now
                 if now:
-                    throttle.took(sum(batch.nbytes for batch in batches))
+                    size = sum(batch.nbytes for batch in batches)
+                    throttle.took(size, meanwhile=lambda: connection.execute("DO 0"))
 
 
 def scan_of(unit: Sequence[Blob]) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,10 @@ def test_where_nothing_is_verified_no_connection_reads_what_the_machine_trusts(m
     one, other = (ServerConnection("target", host="127.0.0.1", defer_connect=True) for _ in range(2))
     assert one.ctx is other.ctx
     assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_one_that_takes_connections_and_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever time its answers to statements may take."""
+    monkeypatch.setattr("pumphouse.mysql.connection._LOGIN_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(SourceFailed, match="does not answer"):
+        into_source(listener.getsockname()[1])
