@@ -78,6 +78,8 @@ class Supervisor:
         """
         if self.alive(name):
             raise StackError(f"{name} runs already", hint="make down", name=name)
+        if (before := self._children.pop(name, None)) is not None:
+            before.wait()  # it has ended; who drops it before it is reaped is warned
         environment = {**os.environ, **(env or {}), TAG: self.tag}
         with self.log_path(name).open("ab") as log:
             process = subprocess.Popen(
