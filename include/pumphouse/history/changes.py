@@ -158,8 +158,7 @@ class ChangeReader:
                 continue
             images = list(self._decoder.decoded(found, commit_ts[found.txn]))
             position = parts[found.txn].astype(np.int64) << _PART_BITS | found.seq
-            gtids = gtids_of(binlogs["payload"]).take(pa.array(found.txn))
-            yield from _in_order(images, commit_ts[found.txn], start_ts[found.txn], position, gtids)
+            yield from _in_order(images, commit_ts, start_ts, position, found.txn, binlogs["payload"])
 
 
 def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = silent) -> Iterator[Changed | DdlEvent]:
@@ -289,12 +288,16 @@ def _in_order(
     commit_ts: np.ndarray,
     start_ts: np.ndarray,
     position: np.ndarray,
-    gtids: pa.LargeStringArray,
+    txn: np.ndarray,
+    payloads: pa.LargeBinaryArray,
 ) -> Iterator[Changed]:
-    """Images of changes that lie in order, put together by form as they came."""
+    """Images of changes that lie in order, put together by form as they came; ``txn``: the binlog of each change."""
     if not images:
         return
     rows = np.concatenate([each.rows for each in images])
+    of = txn[rows]
+    told, place = np.unique(of, return_inverse=True)  # of most binlogs nothing is asked for
+    gtids = gtids_of(payloads.take(pa.array(told))).take(pa.array(place))
     number = {id(form): at for at, form in enumerate({id(each.form): each.form for each in images}.values())}
     of_form = np.concatenate([np.full(len(each.rows), number[id(each.form)]) for each in images])
     # Rows of a batch are in commit order, start order, and that of their transaction.
@@ -310,10 +313,10 @@ def _in_order(
         within[mine] = np.arange(int(mine.sum()))
     for some in np.split(order, ends):
         form, ops, old, new = whole[int(of_form[some[0]])]
-        at, taken = rows[some], pa.array(within[some])
+        taken = pa.array(within[some])
         yield Changed(
-            form=form, commit_ts=commit_ts[at], start_ts=start_ts[at], position=position[at],
-            gtid=gtids.take(pa.array(at)), op=ops[within[some]], old=old.take(taken), new=new.take(taken),
+            form=form, commit_ts=commit_ts[of[some]], start_ts=start_ts[of[some]], position=position[rows[some]],
+            gtid=gtids.take(pa.array(some)), op=ops[within[some]], old=old.take(taken), new=new.take(taken),
         )  # fmt: skip
 
 
