@@ -15,15 +15,18 @@ from itertools import islice, pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import read_jobs
 from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.segment import peek_segment, read_columns, read_segment
 from pumphouse.archive.windows import Placed, Windows
-from pumphouse.errors import UsageError
+from pumphouse.errors import BinlogError, UsageError
 from pumphouse.model.captured import OF_A_START, place_of
 from pumphouse.model.tso import MAX_TSO, Tso, show
+
+log = structlog.get_logger()
 
 _COLUMNS = ("commit_ts", "payload")
 # Of a payload this much has the key; of a segment this much is read to see its first keys.
@@ -228,10 +231,19 @@ class Standing:
 
 
 def standing_at(archive: Archive, ts: Tso) -> Standing | None:
-    """Where the source was; None where the last transaction of the archive then is none that a capture read."""
+    """Where the source was; None where the last transaction of the archive then is none that a capture read.
+
+    And where what says it cannot be read: who restores may need nothing of that segment.
+    """
     windows = archive.windows()
-    found = _beside(archive, windows.between(Tso(0), ts), ts, back=True)
-    return None if found is None else Standing(found, _beside(archive, windows.between(ts, MAX_TSO), ts, back=False))
+    try:
+        found = _beside(archive, windows.between(Tso(0), ts), ts, back=True)
+        if found is None:
+            return None
+        return Standing(found, _beside(archive, windows.between(ts, MAX_TSO), ts, back=False))
+    except BinlogError as error:
+        log.warning("source_not_told", moment=show(ts), error=error.message)
+        return None
 
 
 def _beside(archive: Archive, windows: Windows, ts: Tso, *, back: bool) -> Captured | None:

@@ -335,3 +335,12 @@ def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -
         capture.made.cut()
     for gtid in ("0-1-1", "0-1-9", "0-1-19"):
         assert "of the captures main, shop" in refused(capture, gtid)
+
+
+def test_a_plan_does_without_where_the_source_was_if_that_segment_is_lost(capture: Capture) -> None:
+    capture.commit("0-1-1")
+    at = capture.made.cut()
+    assert standing_at(capture.archive, at) is not None
+    for segment in capture.archive.windows()[-1].segments:
+        capture.archive.store.delete(segment.key)
+    assert standing_at(capture.archive, at) is None
