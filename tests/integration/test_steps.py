@@ -240,18 +240,23 @@ def everything(target: TargetConnection) -> dict[str, Any]:
     return {"databases": databases, **rows}
 
 
+def rows_to_load(source: MadeSource, settings: Settings, count: int) -> None:
+    """A target that is loaded, and so many rows behind that."""
+    source.create_table("t", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as txn:
+        for id_ in range(count):
+            txn.insert("t", id=id_, s=b"x" * 60)
+    source.cut()
+
+
 @pytest.mark.row("L1")
 @pytest.mark.parametrize("mode", ["merge", "replay"])
 def test_a_load_sends_no_more_bytes_a_second_than_it_may(
     source: MadeSource, settings: Settings, target: TargetConnection, mode: str
 ) -> None:
-    source.create_table("t", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
-    source.genesis()
-    load.run(settings)
-    with source.txn() as txn:
-        for id_ in range(2500):
-            txn.insert("t", id=id_, s=b"x" * 60)
-    source.cut()
+    rows_to_load(source, settings, 2500)
     limited = settings.load.model_copy(update={"mode": mode, "bytes_per_s": 100_000, "buckets": 4})
     began = time.monotonic()
     load.run(settings.model_copy(update={"load": limited}))
@@ -260,18 +265,13 @@ def test_a_load_sends_no_more_bytes_a_second_than_it_may(
 
 
 @pytest.mark.row("L1")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
 def test_a_load_that_waits_for_its_turn_keeps_its_sessions(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setitem(IDLE, "wait_timeout", "1")
     monkeypatch.setattr("pumphouse.clock._NAP_S", 0.3)
-    source.create_table("t", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
-    source.genesis()
-    load.run(settings)
-    with source.txn() as txn:
-        for id_ in range(300):
-            txn.insert("t", id=id_, s=b"x" * 60)
-    source.cut()
-    slow = settings.load.model_copy(update={"bytes_per_s": 5_000, "buckets": 3, "connections": 1})
+    rows_to_load(source, settings, 300)
+    slow = settings.load.model_copy(update={"mode": mode, "bytes_per_s": 5_000, "buckets": 3, "connections": 1})
     load.run(settings.model_copy(update={"load": slow}))
     assert target_rows(target) == source.snapshot()
