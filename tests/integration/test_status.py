@@ -481,6 +481,10 @@ def test_who_looks_again_and_again_at_a_store_that_hangs_leaves_few_threads(
             assert (status.archive.end, status.exit_code) == (None, 4)
         assert "it is not asked again" in status.archive.problem
         assert threading.active_count() - before < 40
+        other = settings.model_copy(
+            update={"archive": settings.archive.model_copy(update={"root": f"file://{tmp_path}/empty"})}
+        )
+        assert "not asked again" not in look(other, {}).archive.problem
     # Once it answers, if only that it is not there, it is asked again.
     eventually(lambda: "not asked again" not in look(settings, {}, within_s=0.1).archive.problem, within_s=240)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -78,7 +79,8 @@ _ONE_S = 0.9
 _ALONE_S = 0.5
 
 # Looks of this process that wait for a store or a registry which does not answer; another one does not ask them.
-_HANGING = threading.BoundedSemaphore(8)
+# Each archive of each cluster has its own: one that hangs blinds nobody to the others.
+_HANGING: defaultdict[tuple[str, str], threading.Semaphore] = defaultdict(partial(threading.BoundedSemaphore, 8))
 
 T = TypeVar("T")
 
@@ -103,7 +105,8 @@ def look(
         targets = settings.target_sections
     now = compose(int(clock.now() * 1000))
     parts = Parts(settings)
-    asks = _HANGING.acquire(blocking=False)
+    hanging = _HANGING[settings.cluster.url, settings.archive.root]
+    asks = hanging.acquire(blocking=False)
 
     def left() -> float:
         return max(0.0, limit - clock.monotonic())
@@ -135,7 +138,7 @@ def look(
             else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
         )
     if asks:
-        behind_it = (parts, asked_registry, alone, archive, copied)
+        behind_it = (parts, hanging, asked_registry, alone, archive, copied)
         threading.Thread(target=_close_behind, args=behind_it, daemon=True).start()
     stale_s = settings.archive.consumer_stale_s
     status = Status(
@@ -177,13 +180,13 @@ class Asked:
         return self._answer if self._done.wait(timeout_s) else None
 
 
-def _close_behind(parts: Parts, *asked: Asked | None) -> None:
+def _close_behind(parts: Parts, hanging: threading.Semaphore, *asked: Asked | None) -> None:
     """Close what they ask with, when the last of them has its answer: who looks again and again leaves nothing open."""
     for each in asked:
         if each is not None:
             each.answer(None)
     parts.close()
-    _HANGING.release()
+    hanging.release()
 
 
 def _nobody() -> NoReturn:
