@@ -187,6 +187,7 @@ def test_first_load_windows_with_ddl_again_and_restore(chain: Chain) -> None:
         # Its random ids have run out.
         f"INSERT INTO shop.spent VALUES ({2**63 - 2})",
         "ALTER TABLE shop.spent AUTO_RANDOM_BASE = 3382",
+        "ALTER TABLE shop.spent RENAME COLUMN id TO no",
     )
     middle = chain.window()
     change_again = [

@@ -281,6 +281,13 @@ def _columns(
             moved = "" if at in still else where
             if old.id in filled:
                 clauses.append(f"CHANGE COLUMN {quote(_waiting(new))} {text}{where}")
+            elif old.name != new.name and (
+                dialect is Dialect.TIDB
+                and not moved
+                and was.removeprefix(quote(old.name)) == text.removeprefix(quote(new.name))
+            ):
+                # Told as a CHANGE, an AUTO_RANDOM column is refused where its ids are large.
+                clauses.append(f"RENAME COLUMN {quote(old.name)} TO {quote(new.name)}")
             elif old.name != new.name:
                 clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
             elif moved or said(old, before, was_automatic, "") != said(new, after, automatic, ""):
