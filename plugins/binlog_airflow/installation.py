@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from binlog_airflow.advice import SOURCE
+from binlog_airflow.advice import SOURCE, in_airflow
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, RESTORE_TARGET, settings_from
 from binlog_airflow.served import AirflowNotFoundException
-from pumphouse.errors import UsageError
+from pumphouse.errors import BinlogError, UsageError
 from pumphouse.settings import DOWNSTREAM, Settings, TargetSettings
 
 if TYPE_CHECKING:
@@ -92,20 +92,28 @@ class Installation:
             return self.settings(source=conn_id), "source"
         return self.settings(restore=conn_id), "restore_target"
 
-    def servers(self, settings: Settings) -> tuple[dict[str, TargetSettings], dict[str, TargetSettings]]:
+    def servers(
+        self, settings: Settings, unread: dict[str, str] | None = None
+    ) -> tuple[dict[str, TargetSettings], dict[str, TargetSettings]]:
         """By connection: what loads keep up to date or GC waits for, and what restores may replace.
 
-        AirflowNotFoundException for a connection that the settings name, and nobody made.
+        Args:
+            settings: of this installation.
+            unread: takes the connections that name no server, with the reason; None = each is an error.
+
+        Raises:
+            AirflowNotFoundException: the settings name a connection that nobody made.
+            BinlogError: a connection says something wrong.
         """
         loaded: dict[str, TargetSettings] = {}
         restored: dict[str, TargetSettings] = {}
         named = {*settings.airflow.load_targets, *settings.airflow.gc_targets}
         sections = (name for name, each in settings.targets.items() if not each.scratch)
         for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
-            with there_or(conn_id == DOWNSTREAM and conn_id not in named):
+            with _read_or(unread, conn_id), there_or(conn_id == DOWNSTREAM and conn_id not in named):
                 loaded[conn_id] = self.settings(downstream=conn_id, server_alone=True).target
         for conn_id in settings.airflow.restore_targets:
-            with there_or("restore_targets" not in settings.airflow.model_fields_set):
+            with _read_or(unread, conn_id), there_or("restore_targets" not in settings.airflow.model_fields_set):
                 restored[conn_id] = self.settings(restore=conn_id, server_alone=True).restore_target
         return loaded, restored
 
@@ -146,6 +154,17 @@ def there_or(may_be_missing: bool) -> Iterator[None]:
     except AirflowNotFoundException:
         if not may_be_missing:
             raise
+
+
+@contextmanager
+def _read_or(unread: dict[str, str] | None, conn_id: str) -> Iterator[None]:
+    """The reason goes to ``unread``, where that is there."""
+    try:
+        yield
+    except (AirflowNotFoundException, BinlogError) as error:
+        if unread is None:
+            raise
+        unread[conn_id] = error.said(in_airflow) if isinstance(error, BinlogError) else str(error)
 
 
 # The first one.

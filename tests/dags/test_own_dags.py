@@ -25,6 +25,7 @@ from pumphouse.model.table import Job, MysqlType
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
+from pumphouse.status.look import look
 from tests.e2e import airflow_watch as watch
 from tests.stack.airflow import AirflowServer
 from tests.stack.supervisor import Supervisor
@@ -32,6 +33,7 @@ from tests.support import mariadb
 from tests.support.frozen import freeze
 from tests.support.madearchive import MadeSource, Txn, column
 from tests.support.nojobs import status_api
+from tests.support.prometheus import watched
 from tests.support.pumpserver import PumpServer
 from tests.support.shellpage import Shell, blocks
 from tests.support.waiting import eventually
@@ -204,6 +206,19 @@ class World:
         return {prefix: self.followed(f"{prefix}binlog_load") for prefix in prefixes}
 
 
+def named_on_the_page(world: World) -> dict[str, str]:
+    """Who wants a hand by the page in Airflow's UI, and why; nobody while it has no look."""
+    return {
+        each["who"]: each["what"] for each in world.api.page("/pumphouse/status.json?cluster=eu_").get("findings", ())
+    }
+
+
+def state_of_pull(world: World, run: str) -> str | None:
+    (pull,) = [each for each in world.api.tasks("eu_binlog_snapshot", run) if each["task_id"] == "pull"]
+    state: str | None = pull["state"]
+    return state
+
+
 def documented(dag_id: str) -> str:
     """A sample of docs/airflow.md."""
     text = (ROOT / "docs" / "airflow.md").read_text()
@@ -262,6 +277,8 @@ def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_
     assert names >= {f"{prefix}pumphouse_{what}" for prefix in loads for what in ("archive", "schema", "target")}
     (error,) = world.api.import_errors()
     assert "setting 'airflow.drill_cron': 'at noon' is no cron expression" in error
+    # Of a connection that nobody made, the page says so, and hides nothing else.
+    eventually(lambda: "connection eu_pumphouse_restore" in named_on_the_page(world), within_s=60)
 
 
 def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
@@ -321,16 +338,10 @@ def test_a_pump_that_is_stopped_is_waited_for_without_a_worker_and_published_whe
     freeze(world.eu.pump.pid, world.eu.cluster)
     try:
         run = world.run(dag_id)
-        limit = time.monotonic() + 300
-        while (states := {each["task_id"]: each["state"] for each in world.api.tasks(dag_id, run)})[
-            "pull"
-        ] != "deferred":
-            assert time.monotonic() < limit, states
-            time.sleep(0.5)
+        eventually(lambda: state_of_pull(world, run) == "deferred", within_s=300)
         held = time.monotonic() + 15
         while time.monotonic() < held:
-            (pull,) = [each for each in world.api.tasks(dag_id, run) if each["task_id"] == "pull"]
-            assert pull["state"] == "deferred", "it holds no slot while the Pump is silent"
+            assert state_of_pull(world, run) == "deferred", "it holds no slot while the Pump is silent"
             time.sleep(1)
         assert "waiting in a trigger" in world.api.log(dag_id, run, "pull", 1, map_index=0)
     finally:
@@ -339,3 +350,31 @@ def test_a_pump_that_is_stopped_is_waited_for_without_a_worker_and_published_whe
     (pull,) = [each for each in world.api.tasks(dag_id, run) if each["task_id"] == "pull"]
     assert pull["try_number"] == 1
     assert sum(each.rows for each in world.eu.archive.windows()[-1].segments) == 1
+
+
+@pytest.mark.slow  # a quarter of a minute of it is above
+@pytest.mark.row("A1", "O2", "O3")
+def test_a_pump_that_is_stopped_for_five_minutes_is_named_everywhere_within_one(world: World) -> None:
+    dag_id, pump = "eu_binlog_snapshot", world.eu.pump
+    world.wait_for({dag_id})
+    world.eu.write(4, "meanwhile")
+    with watched(world.work / "prometheus", pump.http, lambda: look(world.eu.settings)) as prometheus:
+        assert prometheus.values("pumphouse_pump_silent") == [0.0]
+        freeze(pump.pid, world.eu.cluster)
+        began = time.monotonic()
+        try:
+            run = world.run(dag_id)
+            held = "it holds the archive"
+            who = f"Pump {pump.node_id}"
+            eventually(lambda: held in named_on_the_page(world).get(who, ""), within_s=60)
+            assert held in {each.who: each.what for each in look(world.eu.settings).findings}[who]
+            eventually(lambda: "PumpSilent" in prometheus.firing(), within_s=began + 75 - time.monotonic())
+            eventually(lambda: state_of_pull(world, run) == "deferred", within_s=120)
+            while time.monotonic() < began + 300:
+                assert state_of_pull(world, run) == "deferred", "it holds no slot while the Pump is silent"
+                time.sleep(1)
+        finally:
+            os.kill(pump.pid, signal.SIGCONT)
+        world.ended(dag_id, run)
+        assert sum(each.rows for each in world.eu.archive.windows()[-1].segments) == 1
+        eventually(lambda: "PumpSilent" not in prometheus.firing(), within_s=60)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,12 +16,10 @@ import yaml
 
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
-from pumphouse.status.exposition import serve
 from pumphouse.status.look import look
 from pumphouse.status.report import CaptureStatus, CopyStatus, DrillStatus, HeldBy, RedProof, Status, TargetStatus
-from tests.stack.ports import free_port
-from tests.stack.system import find_program
 from tests.support.madearchive import MadeSource
+from tests.support.prometheus import Prometheus, watched
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
@@ -33,43 +29,6 @@ PANELS = [
     pytest.param(panel, id=f"{board['title']}, {panel['title']}") for board in BOARDS for panel in board["panels"]
 ]
 RULES = {rule["alert"]: rule for rule in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]}
-
-
-class Prometheus:
-    """One that scrapes a Pump and an exporter each second; `value` evaluates an expression."""
-
-    def __init__(self, folder: Path, target: str, exporter: str) -> None:
-        program = find_program("prometheus")
-        assert program, "apt-get install prometheus"
-        self.port = free_port()
-        settings = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
-        settings["global"]["scrape_interval"] = "1s"
-        for scraped, each in zip(settings["scrape_configs"], (target, exporter), strict=True):
-            scraped["static_configs"][0]["targets"] = [each]
-        folder.mkdir()
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
-        (folder / "alerts.yaml").write_text((DEPLOY / "alerts.yaml").read_text())
-        self.process = subprocess.Popen(
-            [
-                program, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error",
-            ]
-        )  # fmt: skip
-
-    def ask(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}", timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def values(self, expression: str) -> list[float]:
-        return [float(each["value"][1]) for each in self.series(expression)]
-
-    def series(self, expression: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("query?" + urllib.parse.urlencode({"query": expression}))["result"]
-        return found
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -115,23 +74,8 @@ def _watched(
         pump.consumer(source.genesis())
         where = {"cluster.url": f"file://{folder}/cluster", "archive.root": f"file://{folder}/archive"}
         settings = Settings.read(None, where)
-        server, thread = serve(lambda: seen(look(settings)), "127.0.0.1", 0)
-        prometheus = Prometheus(folder / "prometheus", pump.http, f"127.0.0.1:{server.server_port}")
-        try:
-            eventually(lambda: _scrapes(prometheus) >= 6, within_s=60)
+        with watched(folder / "prometheus", pump.http, lambda: seen(look(settings))) as prometheus:
             yield pump, prometheus
-        finally:
-            prometheus.close()
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-
-def _scrapes(prometheus: Prometheus) -> float:
-    try:
-        return sum(prometheus.values("count_over_time(up[5m])"))
-    except OSError:
-        return 0
 
 
 @pytest.mark.row("P14", "O3")
@@ -173,7 +117,7 @@ def test_a_pump_that_dies_fires_within_a_minute_and_is_named(tmp_path: Path) -> 
     with _watched(tmp_path) as (pump, prometheus):
         assert prometheus.values("pumphouse_pump_silent") == [0.0]
         pump.kill()
-        eventually(lambda: "PumpSilent" in _firing(prometheus), within_s=150)
+        eventually(lambda: "PumpSilent" in prometheus.firing(), within_s=150)
         (alert,) = (each for each in prometheus.ask("alerts")["alerts"] if each["labels"]["alertname"] == "PumpSilent")
         assert pump.node_id in alert["annotations"]["summary"]
 
@@ -186,11 +130,6 @@ def test_an_archive_that_is_gone_fires(tmp_path: Path) -> None:
         eventually(lambda: prometheus.values(RULES["StandsStill"]["expr"]), within_s=60)
 
 
-def _firing(prometheus: Prometheus) -> set[str]:
-    return {each["labels"]["alertname"] for each in prometheus.ask("alerts")["alerts"] if each["state"] == "firing"}
-
-
-@pytest.mark.row("O3")
 def test_each_alert_has_a_runbook_that_is_there() -> None:
     for name, rule in RULES.items():
         page, _, anchor = rule["annotations"]["runbook"].partition("#")

@@ -183,6 +183,10 @@ class AirflowApi:
         """
         return self._tried(method, path, body, 4 if again or method != "POST" else 1)
 
+    def page(self, path: str) -> Any:
+        """JSON of an app beside the API, with the token of the call before."""
+        return self._request("GET", path)
+
     def _create(self, path: str, body: Any) -> Any:
         """POST what is told by itself from any other; None when an earlier try that was not answered had made it."""
         return self._tried("POST", path, body, 4, creates=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow.exceptions import AirflowException
@@ -80,15 +80,24 @@ class Looks:
 
 def _look(here: Installation, kept: _Kept) -> Seen:
     from pumphouse.status.look import Asked, look
+    from pumphouse.status.report import Finding, Severity
 
+    unread: dict[str, str] = {}
     try:
         settings = here.settings()
-        targets = _targets(here, settings)
+        targets = _targets(here, settings, unread)
     except (BinlogError, AirflowException) as error:
         return Seen(problem=error.said(in_airflow) if isinstance(error, BinlogError) else str(error))
     if kept.asked is None or (kept.asked.done and time.monotonic() > kept.asked_at + _PAST_EVERY_S):
         kept.asked, kept.asked_at = Asked(lambda: _past(settings)), time.monotonic()
     status = look(settings, targets)
+    unknown = [
+        Finding(
+            severity=Severity.WARNING, who=f"connection {conn_id}", what=why, next=f"airflow connections get {conn_id}"
+        )
+        for conn_id, why in unread.items()
+    ]
+    status = replace(status, findings=(*status.findings, *unknown))
     found = kept.asked.answer(_PAST_WITHIN_S)
     if found is not None and not isinstance(found, Exception):
         kept.past = found
@@ -103,12 +112,13 @@ def _past(settings: Settings) -> Past:
         return past(parts.readable_archive)
 
 
-def _targets(here: Installation, settings: Settings) -> dict[str, TargetSettings]:
+def _targets(here: Installation, settings: Settings, unread: dict[str, str]) -> dict[str, TargetSettings]:
     """By section, as a status names them: what sections of the settings name, unless a connection names another server.
 
-    Sections are those of the first installation where the DAGs of this one name their targets.
+    Sections are those of the first installation where the DAGs of this one name their targets. ``unread`` takes the
+    connections that name no server: all else is shown without them.
     """
-    loaded, restored = here.servers(settings)
+    loaded, restored = here.servers(settings, unread)
     found = {} if here.targets else settings.target_sections
     for conn_id, server in loaded.items():
         if not here.targets or conn_id in here.targets:
