@@ -45,10 +45,14 @@ Player = Callable[[TargetSettings, Path, int, int], object]
 
 
 def go_reparo(target: TargetSettings, files: Path, after: int, upto: int) -> None:
-    """The Go program; it ends with exit code 0 also where it failed."""
+    """The Go program; it ends with exit code 0 also where it failed.
+
+    With one worker: several take keys for different that are equal on a server, ``a`` and ``a `` (docs/limits.md).
+    """
     settings = files.parent / "reparo.toml"
     settings.write_text(
         f'data-dir = "{files}"\ndest-type = "mysql"\nsafe-mode = true\nstart-tso = {after + 1}\nstop-tso = {upto}\n'
+        "worker-count = 1\n"
         f'[dest-db]\nhost = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\n'
         f'password = "{target.password.get_secret_value()}"\n'
     )

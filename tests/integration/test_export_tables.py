@@ -5,10 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,10 +26,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from pumphouse.archive.document import dump
 from pumphouse.client import ResolverServer
 from pumphouse.client.resolver import PENDING
-from pumphouse.errors import StoreUnavailable, UnknownTable, UsageError
-from pumphouse.history.files import FileFormat, TablesReport, export_tables
+from pumphouse.errors import ManifestConflict, StoreError, UnknownTable, UsageError
+from pumphouse.history.files import ExportedTable, FileFormat, TablesReport, export_tables
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
@@ -33,6 +40,7 @@ from pumphouse.settings import LoadSettings
 from tests.integration.test_base_readable import _ODD
 from tests.integration.test_schema_import_stream import _Server, config_of, run, write_rows
 from tests.support import everytype, formats, mariadb
+from tests.support.bases import folded
 from tests.support.madearchive import MadeSource, column
 from tests.support.pumpserver import PumpServer
 
@@ -65,8 +73,6 @@ def test_others_read_every_type_as_the_source_had_it_at_the_moment(
             done = json.loads(run("archive", "export", "--format", form, "--table", "EVERY.*", "--at", str(moment),
                                   "--json", form))  # fmt: skip
             assert {each["name"] for each in done["tables"]} == {f"every.{table}" for table in TABLES}
-        with pytest.raises(AssertionError, match=r"every\.odd\.000000000\.csv already"):
-            run("archive", "export", "--format", "csv", "--table", "every.odd", "--at", str(moment), "csv")
     for table in TABLES:
         assert expected[table].total() > 40
         parquet, csv = f"{tmp_path}/parquet/every.{table}.*.parquet", f"{tmp_path}/csv/every.{table}.*.csv"
@@ -187,6 +193,7 @@ def test_a_table_becomes_several_files_by_size_and_each_note_lists_its_own(
         note = json.loads((out / f"{name}.json").read_bytes())
         shown.check("table-export", note)
         for each in note["files"]:
+            shown.check("table-file", json.loads((out / f"{each['name']}.json").read_bytes()))
             data = (out / each["name"]).read_bytes()
             assert (hashlib.sha256(data).hexdigest(), len(data)) == (each["digest"], each["size"])
     read = "read_parquet" if form is FileFormat.PARQUET else "read_csv"
@@ -200,61 +207,149 @@ def test_a_table_becomes_several_files_by_size_and_each_note_lists_its_own(
 
 
 def test_what_is_there_is_never_mixed_with_an_export(tmp_path: Path, source: MadeSource) -> None:
-    store = FileStore(tmp_path / "out")
+    store, first = FileStore(tmp_path / "out"), source.archive.end()
     store.put("d.t.000000007.csv", b"somebody's")
     with pytest.raises(UsageError, match=r"has d\.t\.000000007\.csv already"):
         exported(source, store, FileFormat.PARQUET, "d.none", "d.t")
     assert [each.key for each in store.list("")] == ["d.t.000000007.csv"]
     store.delete("d.t.000000007.csv")
     exported(source, store, FileFormat.CSV, "d.t")
-    with pytest.raises(UsageError, match=r"d\.t was exported there"):
-        exported(source, store, FileFormat.CSV, "d.t")
+    made = objects(tmp_path / "out")
+    with source.txn() as t:
+        t.insert("t", id=1000, v=b"later")
+    source.cut()
+    for how, form in (
+        ({"at": first}, FileFormat.PARQUET),
+        ({}, FileFormat.CSV),
+        ({"at": first, "file_bytes": 7}, FileFormat.CSV),
+    ):
+        with pytest.raises(UsageError, match=r"has an export of d\.t already.* all csv files") as refused:
+            exported(source, store, form, "d.none", "d.t", **how)
+        assert (f"--at {first} goes on" in str(refused.value.hint)) == (not how)
     with pytest.raises(UnknownTable, match=r"no table d\.x"):
-        exported(source, store, FileFormat.CSV, "d.none", "d.x")
+        exported(source, store, FileFormat.CSV, "d.none", "d.x", at=first)
     with pytest.raises(UsageError, match="the archive covers"):
         exported(source, store, FileFormat.CSV, "d.none", at=Tso(source.archive.end() + 1))
-    assert not [each.key for each in store.list("d.none")]
+    assert objects(tmp_path / "out") == made
 
 
-def test_of_two_exports_at_once_one_writes(tmp_path: Path, source: MadeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStore(tmp_path / "out")
-    put = store.put_if_absent
+def test_what_is_missing_of_an_export_is_put_and_nothing_else(tmp_path: Path, source: MadeSource) -> None:
+    store, out = FileStore(tmp_path / "out"), tmp_path / "out"
+    done = exported(source, store, FileFormat.CSV, "d.*", file_bytes=300_000)
+    made, inodes = objects(out), {path.name: path.stat().st_ino for path in out.iterdir()}
+    assert exported(source, store, FileFormat.CSV, "d.*", file_bytes=300_000) == done
+    assert {path.name: path.stat().st_ino for path in out.iterdir()} == inodes
+    (out / "d.t.000000001.csv").unlink()
+    (out / "d.t.000000002.csv").write_bytes(b"a part")
+    assert exported(source, store, FileFormat.CSV, "d.*", file_bytes=300_000) == done
+    assert objects(out) == made
+    assert (out / "d.t.000000000.csv").stat().st_ino == inodes["d.t.000000000.csv"]
 
-    def other_first(key: str, data: bytes) -> None:
-        put(key, b"of the other")
-        put(key, data)
 
-    monkeypatch.setattr(store, "put_if_absent", other_first)
-    with pytest.raises(UsageError, match=r"d\.t\.json already.*is under way"):
-        exported(source, store, FileFormat.CSV, "d.t")
-    assert [each.key for each in store.list("")] == ["d.t.json"]
-
-
-def test_an_export_that_fails_takes_its_files_away_and_one_that_is_killed_says_so(
+def test_of_two_exports_at_once_one_goes_on_with_the_others(
     tmp_path: Path, source: MadeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    exported(source, FileStore(tmp_path / "whole"), FileFormat.CSV, "d.t", file_bytes=300_000)
     store = FileStore(tmp_path / "out")
-    put_file, seen = store.put_file, list[str]()
+    put_file, others = store.put_file, list[TablesReport]()
 
-    def failing(error: BaseException) -> None:
-        def put(key: str, path: Path, *, move: bool = False) -> None:
-            put_file(key, path, move=move)
-            seen.append(key)
-            if len(seen) == 2:
-                raise error
+    def other_first(key: str, path: Path) -> None:
+        if not others:  # it has put a note without a file
+            others.append(exported(source, FileStore(tmp_path / "out"), FileFormat.CSV, "d.t", file_bytes=300_000))
+        put_file(key, path)
 
-        seen.clear()
-        monkeypatch.setattr(store, "put_file", put)
+    monkeypatch.setattr(store, "put_file", other_first)
+    assert exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000) == others[0]
+    assert objects(tmp_path / "out") == objects(tmp_path / "whole")
 
-    failing(StoreUnavailable("it does not answer"))
-    with pytest.raises(StoreUnavailable):
+    store = FileStore(tmp_path / "cut otherwise")
+    put = store.put_if_absent
+
+    def cut_otherwise(key: str, data: bytes) -> None:
+        note = ExportedTable.from_json(key, data)
+        put(key, replace(note, cut=replace(note.cut, buckets=note.cut.buckets + 1)).to_json())
+        put(key, data)
+
+    monkeypatch.setattr(store, "put_if_absent", cut_otherwise)
+    with pytest.raises(ManifestConflict, match=r"another export of d\.t"):
+        exported(source, store, FileFormat.CSV, "d.t")
+    assert list(objects(tmp_path / "cut otherwise")) == ["d.t.json"]
+
+
+def test_a_file_that_would_get_other_bytes_is_not_put(tmp_path: Path, source: MadeSource) -> None:
+    store = FileStore(tmp_path / "out")
+    exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
+    note = ExportedTable.from_json("d.t.json", store.get("d.t.json"))
+    assert note.files is not None
+    of = asdict(note.files[1])
+    store.put(f"{of['name']}.json", dump("table file", {**of, "digest": "0" * 64}))
+    store.delete(of["name"])
+    with pytest.raises(StoreError, match=r"d\.t\.000000001\.csv .* would get other bytes"):
         exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
-    assert list(store.list("")) == []
-    failing(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
-    note = json.loads(store.get("d.t.json"))
-    formats.check("table-export", note)
-    assert note["files"] is None
-    with pytest.raises(UsageError, match="was killed"):
-        exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
+    assert of["name"] not in objects(tmp_path / "out")
+
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> MadeSource:
+    """Tables of several parts each: with a key, and without one, where some rows stand more than once."""
+    made, rng = MadeSource(tmp_path / "archive"), random.Random(5)
+    made.create_table("keyed", [column(1, "id", flag=3), column(2, "v", MysqlType.VARCHAR, flen=600)])
+    made.create_table("keyless", [column(1, "a"), column(2, "v", MysqlType.VARCHAR, flen=600)], pk_is_handle=False)
+    made.genesis()
+    for begin in range(0, ROWS, 5000):
+        with made.txn() as t:
+            for number in range(begin, begin + 5000):
+                t.insert("keyed", id=number, v=rng.randbytes(30).hex().encode())
+                if number % 3 == 0:
+                    for _ in range(1 + (number % 9 == 0)):
+                        t.insert("keyless", a=number % 7000, v=random.Random(number // 2).randbytes(50).hex().encode())
+        made.cut()
+    return made
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("form", list(FileFormat))
+def test_a_command_that_is_killed_anywhere_is_run_again_and_ends_with_the_same_files(
+    tmp_path: Path, large: MadeSource, form: FileFormat
+) -> None:
+    at, rng = large.archive.end(), random.Random(str(form))
+    command(large, form, at, tmp_path / "whole").wait()
+    wanted, killed = objects(tmp_path / "whole"), 0
+    notes = {name: json.loads(wanted[f"d.{name}.json"]) for name in ("keyed", "keyless")}
+    assert min(note["cut"]["buckets"] for note in notes.values()) > 1, notes
+    assert len(notes["keyed"]["files"]) > 1
+    assert notes["keyed"]["cut"]["ranges"]
+    for number in range(2):
+        out = tmp_path / f"out{number}"
+        for _ in range(2):
+            child, last = command(large, form, at, out), rng.randint(2, len(wanted) - 1)
+            while child.poll() is None and len(objects(out)) < last:
+                time.sleep(0.001)
+            child.send_signal(signal.SIGKILL)
+            killed += child.wait() == -signal.SIGKILL
+            for table in ("keyed", "keyless"):
+                if (files := json.loads((out / f"d.{table}.json").read_bytes())["files"]) is not None:
+                    assert {each["name"]: wanted[each["name"]] for each in files}.items() <= objects(out).items()
+        if number == 1:  # from now on, the rows are read from elsewhere
+            folded(large, at, load=LoadSettings(unit_bytes=1 << 17))
+        assert command(large, form, at, out, unit_bytes=1 << 20).wait() == 0
+        assert objects(out) == wanted
+    assert killed > 1
+
+
+def command(
+    source: MadeSource, form: FileFormat, at: Tso, out: Path, unit_bytes: int = 1 << 19
+) -> subprocess.Popen[bytes]:
+    env = {
+        "PUMPHOUSE_ARCHIVE__ROOT": source.settings.root, "PUMPHOUSE_ARCHIVE__CLUSTER_ID": str(source.cluster_id),
+        "PUMPHOUSE_LOAD__UNIT_BYTES": str(unit_bytes),
+    }  # fmt: skip
+    words = ("archive", "export", "--format", form, "--table", "d.*", "--at", str(at), "--file-mib", "1", str(out))
+    return subprocess.Popen([sys.executable, "-m", "pumphouse", *words], env={**os.environ, **env})
+
+
+def objects(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("[!.]*")}

@@ -79,7 +79,8 @@ def export_command(
 
     DESTINATION is a directory or s3://BUCKET/PREFIX, or a topic of Kafka (kafka; default: kafka.topic). It needs the
     archive alone, and no cluster. An export of a range (pb, kafka) that is run again goes on where it was killed, or
-    where DESTINATION ends. Tables (csv, parquet) go where nothing of them is yet.
+    where DESTINATION ends. An export of tables (csv, parquet) that was killed is run again, and ends with the same
+    files; DESTINATION has nothing else of these tables.
     """
     from pumphouse.restore.plan import LATEST, parse_moment
 
@@ -189,8 +190,8 @@ def _write_tables(
         click.echo(json.dumps(with_times(report.to_dict()), indent=2, ensure_ascii=False))
         return
     for table in report.tables:
-        size = decimal(sum(file.size for file in table.files))
-        click.echo(f"{table.name}: {table.rows:,} rows, {len(table.files)} files, {size}")
+        size = decimal(sum(file.size for file in table.files or ()))
+        click.echo(f"{table.name}: {table.rows:,} rows, {len(table.files or ())} files, {size}")
     click.echo(f"{report.destination} holds {len(report.tables)} tables as they were at {show(report.at)}")
     print_losses(report.losses)
 

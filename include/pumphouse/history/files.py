@@ -1,8 +1,9 @@
 """Tables at a moment as files that others read: CSV or Parquet, beside a note of each table (docs/formats.md).
 
-A note claims the table's names by a conditional put before the first file, and lists the files when all of them are
-there. Nothing is overwritten: who finds an object of those names ends. An export that was killed leaves a note without
-files, and is made anew elsewhere, or where its objects are deleted.
+A note claims the table's names by a conditional put before the first file, says how its rows are cut, and lists the
+files when all of them are there. A note of each file is put so before the file. The same export makes the same bytes:
+one that was killed is run again and puts what is missing, and two at once do each other no harm. Nothing else is ever
+overwritten.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from pathlib import Path
@@ -22,24 +23,26 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.document import dump
+from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import short_name
 from pumphouse.archive.view import ArchiveView, has_rows, read_view
 from pumphouse.codec.reading import text_type, textual
-from pumphouse.errors import BinlogError, ObjectExists, UsageError
+from pumphouse.errors import ManifestConflict, ObjectExists, ObjectNotFound, StoreError, UsageError
 from pumphouse.history.changes import moment_in
-from pumphouse.history.rows import Moment, moment_of, rows_at, table_at
+from pumphouse.history.rows import Cut, Moment, moment_of, rows_at, table_at
 from pumphouse.history.table import row_batch, row_schema
 from pumphouse.loader.changes import Form
 from pumphouse.loader.losses import Losses, together
+from pumphouse.loader.plan import MAX_BUCKETS
 from pumphouse.loader.report import Progress, silent
-from pumphouse.model.tso import Tso
+from pumphouse.model import strict
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.restore.find import Sought
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import ArchiveSettings, LoadSettings
 
-KIND = "table export"
+KIND, FILE_KIND = "table export", "table file"
 FILE_BYTES = 512 << 20
 
 
@@ -62,15 +65,91 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTable:
-    """All rows of one table."""
+    """All rows of one table.
 
-    name: str
-    files: tuple[ExportedFile, ...]
+    Args:
+        cluster_id: of the archive.
+        archive_id: of the archive.
+        at_ts: the moment, inclusive.
+        db: of the table.
+        table: its name then.
+        table_id: its id.
+        format: of the files.
+        file_bytes: from so many on a file ends.
+        cut: of the rows.
+        files: all of them; None = they are not all there.
+    """
+
+    cluster_id: int
+    archive_id: str
+    at_ts: Tso
+    db: str
+    table: str
+    table_id: int
+    format: FileFormat
+    file_bytes: int
+    cut: Cut
+    files: tuple[ExportedFile, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """``db.table``."""
+        return f"{self.db}.{self.table}"
 
     @property
     def rows(self) -> int:
         """In all files."""
-        return sum(each.rows for each in self.files)
+        return sum(each.rows for each in self.files or ())
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its objects begin with."""
+        return f"{short_name(self.db)}.{short_name(self.table)}."
+
+    @property
+    def key(self) -> str:
+        """Of its note: ``shop.orders.json``."""
+        return f"{self.prefix}json"
+
+    def file(self, number: int) -> str:
+        """``shop.orders.000000000.csv``: as Dumpling has them, so that TiDB Lightning takes them."""
+        return f"{self.prefix}{number:09d}.{self.format}"
+
+    def to_json(self) -> bytes:
+        """The note."""
+        return dump(KIND, asdict(self))
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> ExportedTable:
+        """Read a note; BadManifest."""
+        return parse(key, data, KIND, _table, remedy="export into another directory")
+
+
+def _file(data: dict[str, Any]) -> ExportedFile:
+    return ExportedFile(
+        name=strict.text(data["name"]),
+        digest=strict.text(data["digest"]),
+        size=strict.integer(data["size"]),
+        rows=strict.integer(data["rows"]),
+    )
+
+
+def _table(data: dict[str, Any]) -> ExportedTable:
+    return ExportedTable(
+        cluster_id=strict.integer(data["cluster_id"], high=strict.MAX_UINT64),
+        archive_id=strict.text(data["archive_id"]),
+        at_ts=Tso(strict.integer(data["at_ts"])),
+        db=strict.text(data["db"]),
+        table=strict.text(data["table"]),
+        table_id=strict.integer(data["table_id"]),
+        format=FileFormat(data["format"]),
+        file_bytes=strict.integer(data["file_bytes"]),
+        cut=Cut(
+            strict.integer(data["cut"]["buckets"], 1, MAX_BUCKETS),
+            tuple(strict.integer(each, high=strict.MAX_UINT64) for each in strict.array(data["cut"]["ranges"])),
+        ),
+        files=None if data["files"] is None else tuple(map(_file, strict.array(data["files"]))),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +167,7 @@ class TablesReport:
             "destination": self.destination,
             "at_ts": self.at,
             "tables": [
-                {"name": each.name, "rows": each.rows, "files": [asdict(file) for file in each.files]}
+                {"name": each.name, "rows": each.rows, "files": [asdict(file) for file in each.files or ()]}
                 for each in self.tables
             ],
             **asdict(self.losses),
@@ -111,7 +190,7 @@ def export_tables(
 
     Args:
         archive: which one.
-        store: the destination.
+        store: the destination; of an export that was killed it puts what is missing.
         form: of the files.
         at: the moment, inclusive; None = the archive's end.
         tables: ``database.table`` or patterns, as they were called then.
@@ -121,24 +200,28 @@ def export_tables(
         tell: told of each segment and part.
 
     Raises:
-        UsageError: the archive does not cover the moment, or the destination has files of such a name.
+        UsageError: the archive does not cover the moment, or the destination has something else of such a name.
         UnknownTable: no table was called so then.
         RestoreError, LoadError: the archive does not tell the rows of one of them; nothing was written.
+        ManifestConflict: another export of the table began at once, and cut it otherwise.
     """
     view = read_view(archive, upto=at)
     end = moment_in(view, at)
-    moments = [
-        moment_of(view, ".".join(version.name), end, archive=archive_settings, load=load)
-        for version in _chosen(view, tables, end)
-    ]
-    names = [_Names(moment.form.version, form) for moment in moments]
-    for each in names:
-        each.require_free(store)
-    made = []
-    for name, moment in zip(names, moments, strict=True):
-        origin = {"cluster_id": archive.cluster_id, "archive_id": archive.archive_id, "at_ts": int(end)}
-        made.append(_export(store, name, origin, moment, load.connections, file_bytes, tell))
-    losses = reduce(together, (moment.losses for moment in moments), Losses())
+    wanted = list[tuple[ExportedTable, Moment]]()
+    for version in _chosen(view, tables, end):
+        table = ExportedTable(
+            cluster_id=archive.cluster_id, archive_id=archive.archive_id, at_ts=end, db=version.db,
+            table=version.table.name, table_id=version.table.id, format=form, file_bytes=file_bytes, cut=Cut(1),
+        )  # fmt: skip
+        there = _found(store, table)
+        moment = moment_of(
+            view, table.name, end, archive=archive_settings, load=load, cut=None if there is None else there.cut
+        )
+        wanted.append((there or replace(table, cut=moment.cut), moment))
+    for table, _ in wanted:
+        _begin(store, table)
+    made = [_export(store, table, moment, load.connections, tell) for table, moment in wanted]
+    losses = reduce(together, (moment.losses for _, moment in wanted), Losses())
     return TablesReport(destination=store.url, at=end, tables=tuple(made), losses=losses)
 
 
@@ -153,89 +236,102 @@ def _chosen(view: ArchiveView, tables: Sequence[str], at: Tso) -> list[TableVers
     return list(found.values())
 
 
-class _Names:
-    """Names of one table's objects at a destination: ``shop.orders.json``, ``shop.orders.000000000.csv``."""
-
-    def __init__(self, version: TableVersion, form: FileFormat) -> None:
-        self.version, self.form = version, form
-        self.table = ".".join(version.name)
-        self._prefix = ".".join(map(short_name, version.name))
-        self.note = f"{self._prefix}.json"
-
-    def file(self, number: int) -> str:
-        """As Dumpling has them, so that TiDB Lightning takes them."""
-        return f"{self._prefix}.{number:09d}.{self.form}"
-
-    def require_free(self, store: ObjectStore) -> None:
-        """UsageError where there is something of the table."""
-        there = next((each.key for each in store.list(f"{self._prefix}.")), None)
-        if there is not None:
-            raise self.taken(store, there)
-
-    def taken(self, store: ObjectStore, there: str) -> UsageError:
-        """What is said of a destination that has something of the table."""
-        return UsageError(
-            f"{store.url} has {there} already: {self.table} was exported there, or an export was killed, or is under "
-            "way",
-            hint=f"export into another directory; or see that none runs, and delete what begins with {self._prefix}.",
+def _found(store: ObjectStore, table: ExportedTable) -> ExportedTable | None:
+    """The note of the same export, begun or ended; UsageError where the destination has something else of the table."""
+    first = next((each.key for each in store.list(table.prefix)), None)
+    if first is None:
+        return None
+    hint = f"export into another directory; or see that no export runs, and delete what begins with {table.prefix}"
+    try:
+        there = ExportedTable.from_json(table.key, store.get(table.key))
+    except ObjectNotFound:
+        raise UsageError(f"{store.url} has {first} already, and no note of an export of it", hint=hint) from None
+    if replace(there, cut=table.cut, files=None) != table:
+        if replace(there, cut=table.cut, files=None, at_ts=table.at_ts) == table:
+            hint = f"--at {there.at_ts} goes on with that one; or {hint}"
+        what = f"{'some' if there.files is None else 'all'} {there.format} files of about {there.file_bytes:,} bytes"
+        raise UsageError(
+            f"{store.url} has an export of {table.name} already, as it was at {show(there.at_ts)}: {what}, of "
+            f"archive {there.archive_id}",
+            hint=hint,
         )
+    return there
+
+
+def _begin(store: ObjectStore, table: ExportedTable) -> None:
+    """Claim the table's names for files of this cut."""
+    begun = replace(table, files=None)
+    try:
+        store.put_if_absent(table.key, begun.to_json())
+    except ObjectExists as error:
+        there = ExportedTable.from_json(table.key, store.get(table.key))
+        if replace(there, files=None) != begun:
+            raise ManifestConflict(
+                f"another export of {table.name} to {store.url} began at once",
+                hint="run this one again: it goes on with that one",
+                key=table.key,
+            ) from error
 
 
 def _export(
-    store: ObjectStore,
-    names: _Names,
-    origin: dict[str, Any],
-    moment: Moment,
-    connections: int,
-    file_bytes: int,
-    tell: Progress,
+    store: ObjectStore, table: ExportedTable, moment: Moment, connections: int, tell: Progress
 ) -> ExportedTable:
-    version = names.version
-    said = {
-        **origin, "db": version.db, "table": version.table.name, "table_id": version.table.id,
-        "format": str(names.form),
-    }  # fmt: skip
-    try:
-        store.put_if_absent(names.note, dump(KIND, {**said, "files": None}))
-    except ObjectExists as error:
-        raise names.taken(store, names.note) from error
-    files = list[ExportedFile]()
-    try:
-        with closing(rows_at(moment, connections=connections, tell=tell)) as rows:
-            for each in _written(store, names, moment.form, rows, file_bytes):
-                files.append(each)
-        store.put(names.note, dump(KIND, {**said, "files": [asdict(each) for each in files]}))
-    except BinlogError:
-        store.delete(names.note)  # first: it may name the files already
-        for number in range(len(files) + 1):
-            store.delete(names.file(number))
-        raise
-    return ExportedTable(name=names.table, files=tuple(files))
+    """Put the objects of a table that are not there."""
+    if table.files is not None and all(_is_there(store, each) for each in table.files):
+        return table
+    with closing(rows_at(moment, connections=connections, tell=tell)) as rows:
+        whole = replace(table, files=tuple(_written(store, table, moment.form, rows)))
+    store.put(table.key, whole.to_json())
+    return whole
 
 
 def _written(
-    store: ObjectStore, names: _Names, form: Form, batches: Iterator[pa.RecordBatch], file_bytes: int
+    store: ObjectStore, table: ExportedTable, form: Form, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[ExportedFile]:
     """Files of a table, each told when it is there; one at least."""
     with tempfile.TemporaryDirectory(prefix="pumphouse-export-") as folder:
         path, number, ended = Path(folder, "rows"), 0, False
         while not ended:
             ended, rows = True, 0
-            with path.open("wb") as file, closing(_WRITERS[names.form](file, form)) as writer:
+            with path.open("wb") as file, closing(_WRITERS[table.format](file, form)) as writer:
                 for batch in batches:
                     writer.write(batch)
                     rows += batch.num_rows
-                    if file.tell() >= file_bytes:
+                    if file.tell() >= table.file_bytes:
                         ended = False
                         break
             if ended and number and not rows:
                 return
             with path.open("rb") as whole:
                 digest = hashlib.file_digest(whole, "sha256").hexdigest()
-            made = ExportedFile(name=names.file(number), digest=digest, size=path.stat().st_size, rows=rows)
-            store.put_file(made.name, path)
+            made = ExportedFile(name=table.file(number), digest=digest, size=path.stat().st_size, rows=rows)
+            _claim(store, table, made)
+            if not _is_there(store, made):
+                store.put_file(made.name, path)
             yield made
             number += 1
+
+
+def _claim(store: ObjectStore, table: ExportedTable, file: ExportedFile) -> None:
+    """Put the note of a file; StoreError where there is one of other bytes."""
+    key, note = f"{file.name}.json", dump(FILE_KIND, asdict(file))
+    try:
+        store.put_if_absent(key, note)
+    except ObjectExists as error:
+        if store.get(key) != note:
+            raise StoreError(
+                f"{file.name} in {store.url} would get other bytes than its note says: the archive, or the release, "
+                "differs",
+                hint=f"see that no export runs, delete what begins with {table.prefix}, and run this one again",
+                key=key,
+            ) from error
+
+
+def _is_there(store: ObjectStore, file: ExportedFile) -> bool:
+    try:
+        return store.size(file.name) == file.size
+    except ObjectNotFound:
+        return False
 
 
 class _Parquet:

@@ -39,6 +39,14 @@ _BATCH_ROWS = 1 << 16
 _COPY = "`pumphouse restore --table` builds it on a server, DDL by DDL"
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the rows of a table are cut into parts, as in a plan. The same cut gives the same rows in the same order."""
+
+    buckets: int
+    ranges: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """A table at a moment: what `rows_at` reads. Picklable.
@@ -55,6 +63,12 @@ class Moment:
     form: Form
     losses: Losses
 
+    @property
+    def cut(self) -> Cut:
+        """Of its rows."""
+        plan, table_id = self.context.plan, self.form.wanted.table_id
+        return Cut(plan.bucket_count(table_id), plan.ranges.get(table_id, ()))
+
 
 def moment_of(
     view: ArchiveView,
@@ -64,6 +78,7 @@ def moment_of(
     archive: ArchiveSettings,
     load: LoadSettings,
     where: Predicate = ALL_ROWS,
+    cut: Cut | None = None,
 ) -> Moment:
     """What is read for a table at a moment.
 
@@ -74,6 +89,7 @@ def moment_of(
         archive: where it is.
         load: how the rows are cut into buckets; its rules do not count here.
         where: only these rows.
+        cut: that of an earlier time, so that the rows come in the order of then; None = as fits what is read.
 
     Raises:
         UnknownTable: there was none of that name.
@@ -104,18 +120,21 @@ def moment_of(
         tables=work.tables | ids | windows.table_ids(),
     )
     size = sum(work.sizes.values()) + sum(stat.bytes for table_id, stat in windows.stats().items() if table_id in ids)
-    buckets = bucket_counts({version.table.id: size}, unit_bytes=load.unit_bytes, connections=1)
+    if cut is None:
+        buckets = bucket_counts({version.table.id: size}, unit_bytes=load.unit_bytes, connections=1)
+    else:
+        buckets = {version.table.id: cut.buckets}
     # As the table is at the end, whatever it was when its rows were written.
     plan = replace(
         work.plan, to_ts=at, mode=Mode.REPEAT, buckets=buckets, whole=frozenset(), where=where, skipped={}, without=()
     )
     work = replace(work, plan=plan, sizes={version.table.id: size})
     context = LoadContext.of(work, view, archive, Dialect.TIDB)
-    if buckets and key_columns(version.table):
+    ranges = {version.table.id: cut.ranges} if cut is not None and cut.ranges else {}
+    if cut is None and buckets and key_columns(version.table):
         ranges = Decoder(context).ranges(work)  # so that rows come in the order of the key's first column
-        context = replace(context, plan=replace(plan, ranges=ranges))
     return Moment(
-        context=context,
+        context=replace(context, plan=replace(plan, ranges=ranges)),
         pieces=work.pieces,
         form=RowChanges(view.timeline).form(version),
         losses=losses_of(view.windows, after=base.low, upto=at),
@@ -135,7 +154,7 @@ def table_at(view: ArchiveView, table: str, at: Tso) -> TableVersion:
 
 
 def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) -> Generator[pa.RecordBatch, None, None]:
-    """The rows, as `decode_images` makes columns; within a bucket by key.
+    """The rows, as `decode_images` makes columns; within a bucket by key, or by all columns where there is none.
 
     Args:
         moment: of `moment_of`.
@@ -174,8 +193,9 @@ def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) ->
                         hint=_COPY,
                         table=name,
                     )
-            elif rows.num_rows:
-                rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in wanted.key]))
+            rows = rows.take(
+                pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in wanted.key or rows.column_names])
+            )
             for at in range(0, rows.num_rows, _BATCH_ROWS):
                 yield from rows.slice(at, _BATCH_ROWS).combine_chunks().to_batches()
             tell("folding", number + 1, len(buckets))
