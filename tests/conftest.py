@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.stack import jvm
 from tests.support import keeper, kind
 from tests.support.order import place, tier_of
 
@@ -45,6 +46,14 @@ def _logging_as_it_was() -> Iterator[None]:
     """An entry point that a test called in this process sets a level and a stream; the next test has neither."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def quick_jvms() -> Iterator[str]:
+    """Each driver of Spark that is started from here on has the options, which are for executors too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", found := jvm.options())
+        yield found
 
 
 @pytest.hookimpl(trylast=True)

@@ -61,10 +61,10 @@ print(json.dumps({"rows": [row.asDict() for row in rows], "conf": conf, "report"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, quick_jvms: str) -> Iterator[SparkCluster]:
     if reason := why_not():
         pytest.skip(reason)  # two hosts are two network namespaces, which take root
-    with two_hosts(tmp_path_factory.mktemp("spark")) as made:
+    with two_hosts(tmp_path_factory.mktemp("spark"), quick_jvms) as made:
         yield made
 
 
@@ -107,6 +107,7 @@ def written(settings: Settings, cluster: SparkCluster, path: Path, master: str =
     raw = settings.model_dump(mode="json", by_alias=True)
     raw["target"]["password"] = settings.target.password.get_secret_value()
     raw["spark"] |= {"master": master or cluster.master, "shuffle_partitions": 4, "secret": cluster.secret, **spark}
+    raw["spark"]["conf"] = cluster.conf | raw["spark"]["conf"]
     raw.pop("restore_target")
     path.write_text(json.dumps(raw))
     return path
@@ -205,7 +206,7 @@ def test_the_master_that_spark_submit_names_is_kept_and_a_run_id_takes_over(
     )
     from tests.support.sparkcluster import SPARK_HOME
 
-    conf = [f"--conf={name}={value}" for name, value in package["conf"].items()]
+    conf = [f"--conf={name}={value}" for name, value in (cluster.conf | package["conf"]).items()]
     log = cluster.directory / "master.log"
     before = log.read_text().count("Registered app ")
     environment = os.environ | {

@@ -48,7 +48,8 @@ session.stop()
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory, quick_jvms: str) -> Iterator[str]:
+    del quick_jvms
     directory = tmp_path_factory.mktemp("connect")
     # A worker that is left idle for another task would stay for a minute, and keep its daemon from its end.
     config = directory / "pumphouse.toml"

@@ -57,7 +57,8 @@ EVERY = [
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
+def session(quick_jvms: str) -> Iterator[SparkSession]:
+    del quick_jvms
     made = build_session("test", SparkSettings())
     history.register(made)
     yield made

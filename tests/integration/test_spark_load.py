@@ -30,7 +30,8 @@ LOAD = {"buckets": 3, "engine": "spark"}
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
+def session(quick_jvms: str) -> Iterator[SparkSession]:
+    del quick_jvms
     made = build_session("test", SparkSettings())
     yield made
     made.stop()

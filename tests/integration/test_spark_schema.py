@@ -25,7 +25,8 @@ SPARK = SparkSettings(shuffle_partitions=2)
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
+def session(quick_jvms: str) -> Iterator[SparkSession]:
+    del quick_jvms
     made = build_session("test", SPARK)
     yield made
     made.stop()

@@ -20,6 +20,12 @@ def copy_once_made(name: str, to: Path, make: Callable[[Path], None], *, of: tup
 
     What is killed meanwhile leaves nothing at ``to``. ``of`` is all that it depends on, programs by `stamp`.
     """
+    kept = once_made(name, make, of=of)
+    _whole(to, lambda aside: _copy(kept, aside))
+
+
+def once_made(name: str, make: Callable[[Path], None], *, of: tuple[object, ...]) -> Path:
+    """The same in its place, for those who only read it."""
     digest = hashlib.sha256(repr(of).encode()).hexdigest()[:16]
     kept = _MADE / f"{name}-{digest}"
     _MADE.mkdir(parents=True, exist_ok=True)
@@ -27,7 +33,7 @@ def copy_once_made(name: str, to: Path, make: Callable[[Path], None], *, of: tup
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
             _whole(kept, make)
-    _whole(to, lambda aside: _copy(kept, aside))
+    return kept
 
 
 def _whole(path: Path, make: Callable[[Path], None]) -> None:

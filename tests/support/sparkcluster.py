@@ -93,10 +93,15 @@ class Hosts:
 
 
 class SparkCluster:
-    """A master and a worker on the first host, a worker on the second; logs and work in ``directory``."""
+    """A master and a worker on the first host, a worker on the second; logs and work in ``directory``.
 
-    def __init__(self, hosts: Hosts, directory: Path) -> None:
+    ``java``: options of every JVM; ``conf`` gives them to an application's.
+    """
+
+    def __init__(self, hosts: Hosts, directory: Path, java: str) -> None:
         self.hosts = hosts
+        self._environment = _ENVIRONMENT | {"SPARK_DAEMON_JAVA_OPTS": java}
+        self.conf = {"spark.driver.extraJavaOptions": java, "spark.executor.extraJavaOptions": java}
         self.directory = directory
         self.names = list(hosts.addresses)
         self.master = f"spark://{hosts.addresses[self.names[0]]}:{MASTER_PORT}"
@@ -169,7 +174,7 @@ class SparkCluster:
         with (self.directory / f"{what}.log").open("wb") as log:
             process = psutil.Popen(
                 [*self.hosts.inside(name), str(SPARK_HOME / "bin" / "spark-class"), *arguments],
-                env=_ENVIRONMENT
+                env=self._environment
                 | {"JAVA_HOME": str(java_home()), "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
                 | environment,
                 cwd=self.directory,
@@ -192,7 +197,7 @@ class SparkCluster:
         arguments = ["org.apache.spark.deploy.SparkSubmit", "--master", self.master]
         arguments += ["--properties-file", str(self.properties)]
         own = {"spark.driver.host": address, "spark.connect.grpc.binding.address": address, "spark.ui.enabled": "false"}
-        for key, value in (own | conf).items():
+        for key, value in (own | self.conf | conf).items():
             arguments += ["--conf", f"{key}={value}"]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         process = self.spark_class(self.names[0], "connect", [*arguments, "--class", server, "spark-internal"])
@@ -205,10 +210,10 @@ class SparkCluster:
 
 
 @contextlib.contextmanager
-def two_hosts(directory: Path) -> Iterator[SparkCluster]:
+def two_hosts(directory: Path, java: str) -> Iterator[SparkCluster]:
     """Two hosts and a cluster on them, as long as the block lasts."""
     directory.mkdir(parents=True, exist_ok=True)
-    with Hosts(2) as hosts, SparkCluster(hosts, directory) as cluster:
+    with Hosts(2) as hosts, SparkCluster(hosts, directory, java) as cluster:
         yield cluster
 
 
