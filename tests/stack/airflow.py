@@ -29,6 +29,21 @@ from tests.stack.supervisor import StackError, Supervisor
 PROJECT = Path(__file__).resolve().parents[2]
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USER = "admin"
+# Tasks are forks of LocalExecutor's workers, and these of the scheduler: what each would import and load anew, it has.
+_LOCAL_SETTINGS = """
+import sys
+
+if "scheduler" in sys.argv:
+    import pumphouse.archive.snapshot
+    import pumphouse.loader.engine
+    import pumphouse.objectstore.file
+    import pumphouse.registry.file
+    import pumphouse.runs.load
+    import pumphouse.runs.restore
+    from pumphouse.codec.warm import warm
+
+    warm()
+"""
 
 
 class AirflowServer:
@@ -80,6 +95,8 @@ class AirflowServer:
         write_atomic(
             self.home / "passwords.json", json.dumps(dict.fromkeys(self.users, self.password)).encode(), mode=0o600
         )
+        (self.home / "config").mkdir(exist_ok=True)
+        (self.home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
         missing = [part for part in self.parts if not self.supervisor.alive(_name(part))]
         if not self.database.attach():
             if self.database.data_dir.exists():
