@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def pump(tmp_path: Path) -> Iterator[PumpServer]:
-    with PumpServer(tmp_path, FileCluster(tmp_path / "cluster")) as server:
+    with PumpServer(tmp_path, FileCluster(tmp_path / "cluster"), popen=subprocess.Popen) as server:
         yield server
 
 

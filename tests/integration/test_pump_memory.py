@@ -43,7 +43,7 @@ def test_memory_is_flat_under_a_long_load(
     # The client's timestamps lag behind the clock: a fake in between would make its commits late.
     pump = PumpServer(
         tmp_path, FileCluster(tmp_path / "cluster"), gen_binlog_interval_s=36_000, value_log_file_bytes=64 << 20,
-        **with_transport(transport),
+        popen=subprocess.Popen, **with_transport(transport),
     )  # fmt: skip
     used: list[int] = []
     answered = 0

@@ -1,4 +1,4 @@
-"""A Pump as tests run it: a real process (`pumphouse pump run`), and the few calls that they make on it."""
+"""A Pump as tests run it: a process of its own (`pumphouse pump run`, `forked`), and the few calls that they make on it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import grpc
 import pyarrow as pa
@@ -26,8 +25,9 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.settings import TlsSettings
 from tests.stack.ports import free_port
+from tests.stack.pumps import CLI
+from tests.support.forked import Forked, popen
 
-_CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
 # Quick enough for tests; every number is a setting of the product.
 _QUICK: dict[str, Any] = {
     "heartbeat_interval_s": 0.1,
@@ -57,7 +57,10 @@ def rollback(start_ts: int) -> bytes:
 
 
 class PumpServer:
-    """One Pump process over a data directory; address and identity survive restarts."""
+    """One Pump process over a data directory; address and identity survive restarts.
+
+    ``popen``: `subprocess.Popen` for one that has imported what a Pump needs and nothing else, whose memory is measured.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class PumpServer:
         node_id: str = "pump-1",
         tls: TlsSettings | None = None,
         client_tls: TlsSettings | None = None,
+        popen: Callable[..., Forked | subprocess.Popen[bytes]] = popen,
         **settings: Any,
     ) -> None:
         self.directory = directory
@@ -77,7 +81,9 @@ class PumpServer:
         self.http = "127.0.0.1:0"
         self._client_tls = client_tls or tls
         self._channel: grpc.Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._popen = popen
+        self._process: Forked | subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
         self._log = directory / f"{node_id}.log"
         self._config = directory / f"{node_id}.toml"
         self._settings = {**_QUICK, **settings}
@@ -89,23 +95,13 @@ class PumpServer:
         """Start the process and do not wait; its pid."""
         self._config.write_text(self._toml())
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *_CLI,
-                    "--config",
-                    str(self._config),
-                    "pump",
-                    "run",
-                    "--addr",
-                    self.addr,
-                    "--http-addr",
-                    "127.0.0.1:0",
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PYTHONWARNINGS": "default"},
-            )
+            command = [*CLI, "--config", str(self._config), "pump", "run", "--addr", self.addr]
+            command += ["--http-addr", "127.0.0.1:0"]
+            environment = {**os.environ, "PYTHONWARNINGS": "default"}
+            said, theirs = os.pipe()
+            self._said = os.fdopen(said, "rb")
+            with os.fdopen(theirs, "wb") as out:
+                self._process = self._popen(command, stdout=out, stderr=log, start_new_session=True, env=environment)
         return self._process.pid
 
     def start(self) -> Self:
@@ -116,11 +112,11 @@ class PumpServer:
     def wait_until_serving(self) -> Self:
         """What `start` waits for, after `spawn`."""
         assert self._process is not None
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        assert self._said is not None
+        line = self._said.readline()
         if not line:
             code = self._process.wait(10)
-            self._process.stdout.close()
+            self._said.close()
             raise AssertionError(f"the Pump ended with {code}: {self.log()[-3000:]}")
         said = json.loads(line)
         assert said["event"] == "serving"
@@ -180,8 +176,8 @@ class PumpServer:
         return code
 
     def _closed(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
+        if self._said is not None:
+            self._said.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
