@@ -72,8 +72,8 @@ class Pages:
         WebDriverWait(self.driver, self.wait_s, ignored_exceptions=(Exception,)).until(clicked, f"no click on {xpath}")
 
     def text(self) -> str:
-        """All text of the page."""
-        return self.driver.find_element(By.TAG_NAME, "body").text
+        """All text of the page, as the browser has it: the driver's own way costs the page a hundred times as much."""
+        return str(self.driver.execute_script("return document.body.innerText"))
 
     def says(self, *texts: str) -> None:
         """Wait until the page shows all of them."""

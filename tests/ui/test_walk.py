@@ -183,6 +183,7 @@ def planned(user: User, pages: Pages, mark: Mark) -> str:
     pages.fill(_MOMENT, "latest")
     pages.send("Trigger")
     run_id = user.newest(after=0)
+    pages.rest()
     assert user.ended(run_id) == "success"
     assert user.schemas("restore") == set()
     return run_id
@@ -197,6 +198,7 @@ def restored(user: User, pages: Pages, mark: Mark, planned: str) -> DiffReport:
     pages.shoot("form-of-a-restore")
     pages.send("Trigger")
     run_id = user.newest(after=1)
+    pages.rest()
     user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
     assert user.schemas("restore") == set()
     pages.open("/required_actions")
@@ -264,6 +266,7 @@ def test_over_data_the_servers_name_is_asked_for_and_a_no_is_a_failed_run(user: 
     pages.click(_DRY_RUN)
     pages.send("Trigger")
     run_id = user.newest(after=2)
+    pages.rest()
     user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
     pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
     pages.says("it holds shop (", f"Type 127.0.0.1:{user.stack.dsn('restore').port}")
