@@ -54,6 +54,7 @@ from tests.e2e.workload import Workload
 from tests.stack.local import SMALL, LocalStack
 from tests.support import formats
 from tests.support.faultys3 import Fault, FaultyS3, from_the, impatient, now_and_then
+from tests.support.forked import popen
 from tests.support.killed import Killed
 from tests.support.motoserver import s3_server
 
@@ -99,7 +100,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     values = copy.deepcopy(SMALL)
     values["pump"]["gen_binlog_interval_s"] = 0.3
     values["load"] = {"connections": 2, "engine": "local"}
-    stack = LocalStack(tmp_path, store="file", settings=values)
+    stack = LocalStack(tmp_path, store="file", settings=values, popen=popen)
     try:
         stack.start_stores()
         stack.write_settings()

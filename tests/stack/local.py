@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,10 +88,11 @@ class LocalStack:
         pumps: int = 2,
         settings: Values | None = None,
         capture: bool = False,
+        popen: Callable[..., Any] = subprocess.Popen,
     ) -> None:
         self.directory = directory.absolute()
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.supervisor = Supervisor(self.directory / "run")
+        self.supervisor = Supervisor(self.directory / "run", popen)
         self.store = store
         self.settings = settings or SMALL
         self.databases = {

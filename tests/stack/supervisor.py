@@ -52,9 +52,10 @@ class ProcessRecord:
 
 
 class Supervisor:
-    """Starts and ends the processes of one stack. ``run_dir`` holds their records and logs."""
+    """Starts and ends the processes of one stack. ``run_dir`` holds their records and logs; ``popen`` begins them."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, popen: Callable[..., Any] = subprocess.Popen) -> None:
+        self._popen = popen
         self.run_dir = run_dir.absolute()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.tag = str(self.run_dir)
@@ -82,7 +83,7 @@ class Supervisor:
             before.wait()  # it has ended; who drops it before it is reaped is warned
         environment = {**os.environ, **(env or {}), TAG: self.tag}
         with self.log_path(name).open("ab") as log:
-            process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = self._popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

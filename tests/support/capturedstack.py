@@ -27,6 +27,7 @@ from tests.stack.local import CAPTURE, SMALL, LocalStack
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.pumps import CLI
 from tests.support.capturing import arguments as binlog
+from tests.support.forked import popen
 from tests.support.kind import is_mysql
 from tests.support.mysql import MySqlServer, mysqld
 
@@ -39,7 +40,7 @@ class CapturedStack(LocalStack):
         values["pump"]["gen_binlog_interval_s"] = 0.3
         values["load"] = {"connections": 2, "engine": "local"}
         values["capture"] = {"directory": str(directory / "c"), **settings}
-        super().__init__(directory, store="file", settings=values)
+        super().__init__(directory, store="file", settings=values, popen=popen)
         # A server that is not durable has in its binlog, after a kill, what it has lost.
         made = MySqlServer if is_mysql() else MariaDbServer
         self.databases["source"] = made(

@@ -1,4 +1,4 @@
-"""The command line in forks of a process that has imported it, with the kernels loaded: a start without a second of CPU.
+"""Pumps in forks of a process that has imported them, with the kernels loaded: a start without a second of CPU.
 
 What it gives is a process of its own, as of `subprocess.Popen`: with its own session, environment and streams, and it goes
 on from `pumphouse.cli.main` as one that was begun for it. The server ends with who began it.
@@ -27,8 +27,6 @@ from tests.stack.pumps import CLI
 _MOST = 1 << 20  # bytes of arguments and environment
 _IMPORTED = (
     "pump_service.command.cli",
-    "pumphouse.capture.run",
-    "pumphouse.commands.capture",
     "pumphouse.commands.pump",
     "pumphouse.registry.file",
 )
@@ -85,8 +83,8 @@ class Forked:
 
 
 def popen(command: list[str], **options: Any) -> Forked | subprocess.Popen[bytes]:
-    """For a `Supervisor`: commands of ours in forks, everything else as ever."""
-    if tuple(command[: len(CLI)]) != CLI:
+    """As `subprocess.Popen`: Pumps in forks, everything else as ever."""
+    if tuple(command[: len(CLI)]) != CLI or "pump" not in command:
         return subprocess.Popen(command, **options)
     options = {name: value for name, value in options.items() if name not in ("stdin", "start_new_session")}
     return Forked(command[len(CLI) :], **options)
