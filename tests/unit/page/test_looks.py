@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,21 @@ def test_nobody_waits_for_the_look_of_another_without_end(now: list[float], monk
     with _hanging(kept, monkeypatch):
         assert "gets no answer" in kept.at(HERE).problem
     assert kept.at(HERE) is SAFE
+
+
+def test_a_connection_that_nobody_made_gives_its_section_to_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, said in {
+        "PUMPHOUSE_ARCHIVE": {"extra": {"root": f"file://{tmp_path}/archive"}},
+        "PUMPHOUSE_CLUSTER": {"extra": {"url": f"file://{tmp_path}/cluster"}},
+        "SECOND": {"host": "db2", "login": "loader"},
+    }.items():
+        kind = "pumphouse_downstream" if name == "SECOND" else name.lower()
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps({"conn_type": kind, **said}))
+    here = Installation(restore_targets=("first", "second"))
+    unread: dict[str, str] = {}
+    found = looks._targets(here, here.settings(), unread)
+    assert {name: server.host for name, server in found.items() if server.host} == {"restore_target.second": "db2"}
+    assert "first" in unread["first"]
+    assert len(unread) == 1
