@@ -167,7 +167,7 @@ def source(tmp_path: Path) -> MadeSource:
         for number in range(120):
             t.insert("t", id=number, v=random.Random(number).randbytes(20_000).hex().encode())
         t.insert("odd.name/t", id=1, v=b"\xff")
-    made.cut()
+    made.cut(binlog_skipped=True)
     return made
 
 
@@ -188,10 +188,12 @@ def test_a_table_becomes_several_files_by_size_and_each_note_lists_its_own(
     assert files["d.t"] > 2
     assert (files["d.none"], files["d.odd.name/t"]) == (1, 1)
     assert {each.name: each.rows for each in done.tables} == {"d.none": 0, "d.odd.name/t": 1, "d.t": 120}
+    assert len(done.losses.binlog_skipped) == 1
     shown = formats.Shown()
     for name in ("d.t", "d.none", "d.odd%2Ename%2Ft"):
         note = json.loads((out / f"{name}.json").read_bytes())
         shown.check("table-export", note)
+        assert [line.split(": (")[0] for line in note["losses"]] == ["binlogs skipped by TiDB"]
         for each in note["files"]:
             shown.check("table-file", json.loads((out / f"{each['name']}.json").read_bytes()))
             data = (out / each["name"]).read_bytes()
@@ -244,6 +246,42 @@ def test_what_is_missing_of_an_export_is_put_and_nothing_else(tmp_path: Path, so
     assert exported(source, store, FileFormat.CSV, "d.*", file_bytes=300_000) == done
     assert objects(out) == made
     assert (out / "d.t.000000000.csv").stat().st_ino == inodes["d.t.000000000.csv"]
+
+
+def test_a_file_of_somebody_else_is_neither_overwritten_nor_taken_for_one_of_the_table(
+    tmp_path: Path, source: MadeSource
+) -> None:
+    store, out = FileStore(tmp_path / "out"), tmp_path / "out"
+    exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
+    begun = ExportedTable.from_json("d.t.json", store.get("d.t.json")).begun
+    store.put("d.t.000000999.csv", b"somebody's")
+    with pytest.raises(UsageError, match=r"has d\.t\.000000999\.csv, which is none of"):
+        exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
+    for each in list(store.list("")):
+        store.delete(each.key)
+    store.put("d.t.json", begun.to_json())  # killed before its first file
+    store.put("d.t.000000001.csv", b"somebody's")
+    made = objects(out)
+    with pytest.raises(UsageError, match=r"has d\.t\.000000001\.csv, which is none of"):
+        exported(source, store, FileFormat.CSV, "d.none", "d.t", file_bytes=300_000)
+    assert objects(out) == made
+
+
+def test_files_that_go_while_others_are_written_are_listed_by_no_note(
+    tmp_path: Path, source: MadeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path / "out")
+    put_file = store.put_file
+
+    def one_goes(key: str, path: Path) -> None:
+        put_file(key, path)
+        if key == "d.t.000000002.csv":
+            store.delete("d.t.000000000.csv")
+
+    monkeypatch.setattr(store, "put_file", one_goes)
+    with pytest.raises(StoreError, match="were taken away"):
+        exported(source, store, FileFormat.CSV, "d.t", file_bytes=300_000)
+    assert ExportedTable.from_json("d.t.json", store.get("d.t.json")).files is None
 
 
 def test_of_two_exports_at_once_one_goes_on_with_the_others(

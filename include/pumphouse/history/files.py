@@ -78,6 +78,7 @@ class ExportedTable:
         file_bytes: from so many on a file ends.
         cut: of the rows.
         files: all of them; None = they are not all there.
+        losses: what the archive lacks of the log that was read for them, a line each (`Losses.lines`).
     """
 
     cluster_id: int
@@ -90,6 +91,12 @@ class ExportedTable:
     file_bytes: int
     cut: Cut
     files: tuple[ExportedFile, ...] | None = None
+    losses: tuple[str, ...] = ()
+
+    @property
+    def begun(self) -> ExportedTable:
+        """What its note says before the files are there."""
+        return replace(self, files=None, losses=())
 
     @property
     def name(self) -> str:
@@ -149,6 +156,7 @@ def _table(data: dict[str, Any]) -> ExportedTable:
             tuple(strict.integer(each, high=strict.MAX_UINT64) for each in strict.array(data["cut"]["ranges"])),
         ),
         files=None if data["files"] is None else tuple(map(_file, strict.array(data["files"]))),
+        losses=tuple(map(strict.text, strict.array(data["losses"]))),
     )
 
 
@@ -246,8 +254,8 @@ def _found(store: ObjectStore, table: ExportedTable) -> ExportedTable | None:
         there = ExportedTable.from_json(table.key, store.get(table.key))
     except ObjectNotFound:
         raise UsageError(f"{store.url} has {first} already, and no note of an export of it", hint=hint) from None
-    if replace(there, cut=table.cut, files=None) != table:
-        if replace(there, cut=table.cut, files=None, at_ts=table.at_ts) == table:
+    if replace(there.begun, cut=table.cut) != table:
+        if replace(there.begun, cut=table.cut, at_ts=table.at_ts) == table:
             hint = f"--at {there.at_ts} goes on with that one; or {hint}"
         what = f"{'some' if there.files is None else 'all'} {there.format} files of about {there.file_bytes:,} bytes"
         raise UsageError(
@@ -255,17 +263,30 @@ def _found(store: ObjectStore, table: ExportedTable) -> ExportedTable | None:
             f"archive {there.archive_id}",
             hint=hint,
         )
+    _is_whole(store, there)  # a file of somebody else is refused before anything is written
     return there
+
+
+def _is_whole(store: ObjectStore, table: ExportedTable) -> bool:
+    """Whether all files are there; UsageError for another of such a name: who reads the files would read it, too."""
+    there = {each.key: each.size for each in store.list(table.prefix)}
+    files = {each.name: each.size for each in table.files or ()}
+    for key in sorted(there.keys() - files.keys()):
+        if key.endswith(f".{table.format}") and (table.files is not None or f"{key}.json" not in there):
+            raise UsageError(
+                f"{store.url} has {key}, which is none of the files of this export of {table.name}",
+                hint="see where it came from, move it elsewhere, and run this one again",
+            )
+    return table.files is not None and files.items() <= there.items()
 
 
 def _begin(store: ObjectStore, table: ExportedTable) -> None:
     """Claim the table's names for files of this cut."""
-    begun = replace(table, files=None)
     try:
-        store.put_if_absent(table.key, begun.to_json())
+        store.put_if_absent(table.key, table.begun.to_json())
     except ObjectExists as error:
         there = ExportedTable.from_json(table.key, store.get(table.key))
-        if replace(there, files=None) != begun:
+        if there.begun != table.begun:
             raise ManifestConflict(
                 f"another export of {table.name} to {store.url} began at once",
                 hint="run this one again: it goes on with that one",
@@ -277,10 +298,17 @@ def _export(
     store: ObjectStore, table: ExportedTable, moment: Moment, connections: int, tell: Progress
 ) -> ExportedTable:
     """Put the objects of a table that are not there."""
-    if table.files is not None and all(_is_there(store, each) for each in table.files):
+    if _is_whole(store, table):
         return table
     with closing(rows_at(moment, connections=connections, tell=tell)) as rows:
-        whole = replace(table, files=tuple(_written(store, table, moment.form, rows)))
+        files = tuple(_written(store, table, moment.form, rows))
+    whole = replace(table, files=files, losses=tuple(moment.losses.lines()))
+    if not _is_whole(store, whole):
+        raise StoreError(
+            f"files of {table.name} were taken away from {store.url}, or changed, while they were written",
+            hint="see that nobody else deletes or writes there, and run this one again",
+            key=table.key,
+        )
     store.put(table.key, whole.to_json())
     return whole
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,7 +21,8 @@ from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import deal
-from pumphouse.loader.fold import COUNT_FIELD, fold_multiset, net_of_multiset
+from pumphouse.loader.fold import COUNT_FIELD, fold_multiset
+from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, bucket_counts
@@ -184,8 +186,9 @@ def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) ->
             if rows is None:
                 continue
             if copies is not None:
-                gone, rows = net_of_multiset(fold_multiset(rows.append_column(COUNT_FIELD, pa.array(copies))))
-                if gone.num_rows:
+                rows = fold_multiset(rows.append_column(COUNT_FIELD, pa.array(copies)))
+                copies, rows = rows.column(COUNT).to_numpy(), rows.drop_columns([COUNT]).combine_chunks()
+                if (copies < 0).any():
                     name = ".".join(moment.form.version.name)
                     raise LoadError(
                         f"the archive alone does not tell the rows of {name}: its log takes rows away that neither it "
@@ -193,9 +196,12 @@ def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) ->
                         hint=_COPY,
                         table=name,
                     )
-            rows = rows.take(
-                pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in wanted.key or rows.column_names])
-            )
-            for at in range(0, rows.num_rows, _BATCH_ROWS):
-                yield from rows.slice(at, _BATCH_ROWS).combine_chunks().to_batches()
+            order = pc.sort_indices(
+                rows, sort_keys=[(name, "ascending") for name in wanted.key or rows.column_names]
+            ).to_numpy()
+            # Up to which row of the bucket each stands: copies are made a batch at a time, however many there are.
+            ends = np.cumsum(np.ones(len(order), np.int64) if copies is None else copies[order])
+            for at in range(0, int(ends[-1]) if len(ends) else 0, _BATCH_ROWS):
+                some = np.searchsorted(ends, np.arange(at, min(at + _BATCH_ROWS, ends[-1])), "right")
+                yield from rows.take(pa.array(order[some])).combine_chunks().to_batches()
             tell("folding", number + 1, len(buckets))

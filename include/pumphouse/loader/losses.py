@@ -56,11 +56,11 @@ class Losses:
 
 
 def together(one: Losses, behind: Losses) -> Losses:
-    """Of two ranges, one behind the other."""
+    """Of two ranges, one behind the other, or of two tables."""
     return Losses(
         declared=tuple(dict.fromkeys((*one.declared, *behind.declared))),
         unsynced=tuple(sorted({*one.unsynced, *behind.unsynced})),
-        binlog_skipped=(*one.binlog_skipped, *behind.binlog_skipped),
+        binlog_skipped=tuple(dict.fromkeys((*one.binlog_skipped, *behind.binlog_skipped))),
     )
 
 

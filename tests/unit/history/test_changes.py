@@ -7,11 +7,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -165,6 +167,29 @@ def test_a_large_table_is_folded_in_parts_each_by_key(tmp_path: Path) -> None:
     parts = [batch.column("id").to_pylist() for batch in rows_at(moment)]
     assert all(part == sorted(part) for part in parts)
     assert sorted(id_ for part in parts for id_ in part) == sorted(source.tables["big"].rows)
+
+
+def test_copies_of_a_row_without_a_key_are_made_a_batch_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "a"), column(2, "v", MysqlType.VARCHAR, flen=5000)], pk_is_handle=False)
+    source.genesis()
+    with source.txn() as t:
+        for number in range(10_000):
+            t.insert("t", a=number % 10 // 9, v=b"x" * 3000)
+    source.cut()
+    monkeypatch.setattr("pumphouse.history.rows._BATCH_ROWS", 100)
+    moment = moment_of(
+        read_view(source.archive), "d.t", source.archive.end(), archive=source.settings, load=LoadSettings()
+    )
+    with closing(rows_at(moment)) as found:
+        before = pa.total_allocated_bytes()
+        some = [next(found).column("a").to_pylist()]
+        assert pa.total_allocated_bytes() - before < 3 << 20, "30 MB in all"
+        some += [batch.column("a").to_pylist() for batch in found]
+    assert {len(each) for each in some} == {100}
+    assert [a for each in some for a in each] == [0] * 9_000 + [1] * 1_000
 
 
 def test_a_key_is_found_before_and_after_the_change_and_nothing_else_is(tmp_path: Path) -> None:
