@@ -35,6 +35,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.file import FileStore
+from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import LoadSettings
 from tests.integration.test_base_readable import _ODD
@@ -42,6 +43,7 @@ from tests.integration.test_schema_import_stream import _Server, config_of, run,
 from tests.support import everytype, formats, mariadb
 from tests.support.bases import folded
 from tests.support.madearchive import MadeSource, column
+from tests.support.motoserver import s3_server
 from tests.support.pumpserver import PumpServer
 
 pytestmark = pytest.mark.row("A6")
@@ -391,3 +393,17 @@ def command(
 
 def objects(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("[!.]*")}
+
+
+def test_in_a_bucket_what_is_missing_is_put_and_a_file_of_somebody_else_is_refused(source: MadeSource) -> None:
+    with s3_server() as server:
+        store = open_store(server.archive_settings())
+        done = exported(source, store, FileFormat.PARQUET, "d.*", file_bytes=300_000)
+        made = {each.key: store.get(each.key) for each in store.list("")}
+        store.delete("d.t.000000001.parquet")
+        store.put("d.t.000000002.parquet", b"a part")
+        assert exported(source, store, FileFormat.PARQUET, "d.*", file_bytes=300_000) == done
+        assert {each.key: store.get(each.key) for each in store.list("")} == made
+        store.put("d.t.000000999.parquet", b"somebody's")
+        with pytest.raises(UsageError, match=r"which is none of"):
+            exported(source, store, FileFormat.PARQUET, "d.*", file_bytes=300_000)
