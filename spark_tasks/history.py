@@ -1,37 +1,23 @@
 """Python Data Source ``pumphouse``: the archive's history as tables that Spark SQL asks, read by Arrow without any jar.
 
-``register(session)``, then ``session.read.format("pumphouse").option("table", "shop.orders").load()``: its changes,
-those of a range with ``from`` and ``to``; with ``at`` its rows at a moment (docs/history.md). Options are shown in
-plans and UIs, so they name a settings file (``config``) and carry no secret; what is in it reaches the executors inside
-the partitions. A DataFrame is of the archive as it was when `load` was called, whatever it gets afterwards.
+``register(session)``, then ``session.read.format("pumphouse").option("table", "shop.orders").load()``: its changes;
+``from``, ``to`` and ``key`` choose some of them, and with ``at`` it is the rows at a moment (docs/history.md). Options
+are shown in plans and UIs, so they name a settings file (``config``) and carry no secret; what is in it reaches the
+executors inside the partitions. A DataFrame is of the archive as it was when `load` was called, whatever it gets
+afterwards.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from decimal import Decimal
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import read_view
@@ -46,14 +32,12 @@ from pumphouse.history.changes import (
     tables_of,
 )
 from pumphouse.history.rows import Moment, moment_of, rows_at, table_at
-from pumphouse.history.table import COMMIT_TIME, COMMIT_TS, ChangeTable, require_one_key, row_batch, row_schema
+from pumphouse.history.table import ChangeTable, require_one_key, row_batch, row_schema
 from pumphouse.loader.changes import Form, RowChanges
-from pumphouse.loader.keys import Predicate
+from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.loader.losses import Losses, losses_of
-from pumphouse.loader.selection import key_of
 from pumphouse.loader.work import SegmentPart
-from pumphouse.model.table import FieldType
-from pumphouse.model.tso import Tso, from_datetime
+from pumphouse.model.tso import Tso
 from pumphouse.once import once
 from pumphouse.parts import Parts
 from pumphouse.restore.plan import LATEST, parse_moment
@@ -64,16 +48,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 # Of a partition: so many bytes of payload, or so many windows.
 _RUN_BYTES, _RUN_WINDOWS = 64 << 20, 500
-_OPTIONS = frozenset({"table", "from", "to", "at", "columns", "config", "archive"})
-_PUSHED = (int, str, Decimal, bytes, bytearray)
+_OPTIONS = frozenset({"table", "from", "to", "at", "key", "columns", "config", "archive"})
 
 
 def register(session: SparkSession) -> None:
-    """Make the format known to a session, and let Spark hand filters down to it."""
-    session.conf.set(PUSHDOWN, "true")
+    """Make the format known to a session."""
     session.dataSource.register(HistorySource)
 
 
@@ -145,29 +126,15 @@ class HistorySource(DataSource):  # type: ignore[misc]  # pyspark comes without 
 
 
 class HistoryReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes without types for strict mode
-    """Partitions of window runs; at a moment, one."""
+    """Partitions of window runs; at a moment, one.
+
+    It takes no filters: Spark 4.1 to 4.3 keep a reader that was told some for whatever asks the same DataFrame next.
+    The range and the keys are options.
+    """
 
     def __init__(self, question: _Question, schema: StructType) -> None:
         self._question = question
         self._schema = schema
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the range and the keys. Spark applies all filters again: what is pushed only spares reading."""
-        asked = self._question.asked
-        after, upto = int(asked.after), int(asked.upto)
-        equal: dict[str, list[Any]] = {}
-        for each in filters:
-            if isinstance(each, EqualTo | In) and len(each.attribute) == 1:
-                values = [each.value] if isinstance(each, EqualTo) else list(each.value)
-                equal.setdefault(each.attribute[0], values)
-            if not self._question.at:
-                low, high = _bounds(each)
-                after, upto = max(after, low), min(upto, high)
-        keys = _keys(self._question.forms, equal)
-        where = Predicate(keys=keys, exact=True) if keys else asked.where
-        asked = replace(asked, after=Tso(after), upto=Tso(max(after, upto)), where=where)
-        self._question = replace(self._question, asked=asked)
-        yield from filters
 
     def partitions(self) -> list[InputPartition]:
         """What is read, by the manifests; those of the range alone are read for it."""
@@ -219,6 +186,9 @@ def _question(options: dict[str, str]) -> _Question:
     config, root = options.get("config"), options.get("archive")
     settings = Settings.read(Path(config) if config else None, {"archive.root": root} if root else {})
     columns = tuple(filter(None, (each.strip() for each in options.get("columns", "").split(","))))
+    keys = tuple(filter(None, options.get("key", "").splitlines()))
+    if "key" in options and not keys:
+        raise UsageError("which key?", hint='.option("key", "4711"); several stand in lines')
     with Parts(settings) as parts:
         archive = parts.readable_archive
 
@@ -230,7 +200,8 @@ def _question(options: dict[str, str]) -> _Question:
         view = read_view(archive, since=since or archive.range().start, upto=upto)
         begin, end = (view.kept.start, moment_in(view, upto)) if at else range_in(view, since, upto)
         cluster_id = archive.cluster_id
-    asked = Asked(table=options["table"], after=begin, upto=end, columns=columns)
+    where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
+    asked = Asked(table=options["table"], after=begin, upto=end, columns=columns, where=where)
     if at:
         forms = [RowChanges(view.timeline).form(table_at(view, asked.table, end))]
         tables = frozenset({forms[0].wanted.table_id})
@@ -267,61 +238,3 @@ def _runs(pieces: Sequence[SegmentPart]) -> Iterator[list[SegmentPart]]:
         size += piece.bytes
     if run:
         yield run
-
-
-def _bounds(each: Filter) -> tuple[int, int]:
-    """(after, upto] of commit ts that can pass a filter."""
-    low, high = 0, (1 << 63) - 1
-    name = (
-        each.attribute
-        if isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual)
-        else ()
-    )
-    if name == (COMMIT_TS,) and isinstance(each.value, int):
-        first = last = each.value
-    elif name == (COMMIT_TIME,) and isinstance(each.value, datetime) and each.value.tzinfo is not None:
-        first = int(from_datetime(each.value))
-        last = first + (1 << 18) - 1
-    else:
-        return low, high
-    if isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual):
-        low = first - 1
-    if isinstance(each, EqualTo | LessThan | LessThanOrEqual):
-        high = last
-    return low, high
-
-
-def _keys(forms: Sequence[Form], equal: dict[str, list[Any]]) -> tuple[str, ...]:
-    """Keys that equalities with all of its columns mean; () where they say nothing, or nothing in every form."""
-    names = forms[-1].wanted.key
-    lists = [equal.get(name, []) for name in names]
-    if not names or any(_key_types(form) != _key_types(forms[-1]) for form in forms) or not all(lists):
-        return ()
-    if len(names) > 1 and any(len(each) > 1 for each in lists):
-        return ()
-    if not all(isinstance(value, _PUSHED) and not isinstance(value, bool) for each in lists for value in each):
-        return ()
-    rows = [[value] for value in lists[0]] if len(names) == 1 else [[each[0] for each in lists]]
-    found = tuple(map(_typed, rows))
-    try:
-        for form in forms:
-            for text in found:
-                key_of(form.wanted, text)
-    except UsageError:
-        return ()
-    return found
-
-
-def _key_types(form: Form) -> dict[str, FieldType]:
-    """By name. A value that Spark compares is written in another way in each type: of two nothing is pushed."""
-    return {c.name: c.type for c in form.columns(form.wanted.key)} if form.wanted.key else {}
-
-
-def _typed(values: Sequence[Any]) -> str:
-    """A key as somebody types it."""
-    said = [f"0x{bytes(each).hex()}" if isinstance(each, bytes | bytearray) else str(each) for each in values]
-    if len(said) == 1:
-        return said[0]
-    out = io.StringIO()
-    csv.writer(out, lineterminator="", quoting=csv.QUOTE_ALL).writerow(said)
-    return out.getvalue()

@@ -31,12 +31,10 @@ from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.table import require_one_key
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
-from pumphouse.loader.selection import key_of
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
-from spark_tasks.history import _keys as keys_of
 from spark_tasks.history import _question as question
 from tests.support import madearchive
 from tests.support.agedarchive import aged
@@ -581,21 +579,14 @@ def key_forms(source: MadeSource) -> list[Form]:
     return forms_between(view.timeline, question, tables_of(view.timeline, question))
 
 
-def test_spark_pushes_a_key_as_it_is_and_none_where_its_type_changed(tmp_path: Path) -> None:
+def test_a_range_in_which_the_key_has_two_names_is_refused(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     primary = index(1, "PRIMARY", ("a", 0), ("b", 1), primary=True, unique=True)
     columns = [column(1, "a", flag=3), column(2, "b", MysqlType.VARCHAR, flag=1)]
     source.create_table("t", columns, pk_is_handle=False, index_info=[primary])
     source.genesis()
     source.cut()
-    forms = key_forms(source)
-    (key,) = keys_of(forms, {"a": [1], "b": ["x\n"]})
-    assert [each.as_py() for each in key_of(forms[-1].wanted, key)] == [1, b"x\n"]
     raw = json.loads(json.dumps(source.tables["t"].info.raw))
-    raw["cols"][1] = {**column(2, "b", MysqlType.VARCHAR, flag=1, binary=True), "offset": 1}
-    source.alter("t", 12, raw)
-    source.cut()
-    assert keys_of(key_forms(source), {"a": [1], "b": ["x"]}) == ()
     raw["cols"][0]["name"] = {"O": "c", "L": "c"}
     raw["index_info"] = [index(1, "PRIMARY", ("c", 0), ("b", 1), primary=True, unique=True)]
     source.alter("t", 12, raw)
