@@ -28,11 +28,12 @@ from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
+from pumphouse.history.shown import clock
 from pumphouse.history.table import require_one_key
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.table import MysqlType, TableInfo
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
 from spark_tasks.history import _question as question
@@ -283,6 +284,18 @@ def test_versions_of_a_row_say_from_when_to_when_it_stood_and_what_ended_it(tmp_
     assert said[-1]["to_ts"] is None
     later = told("versions", "d.t", "--key", "1", "--from", str(said[2]["from_ts"]), root=tmp_path).splitlines()
     assert later[0].startswith("earlier to") or "second" not in later[0]
+
+
+def test_a_version_that_nothing_ended_in_the_range_is_not_said_to_stand_now(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    followed(source)
+    first = json.loads(told("versions", "d.t", "--key", "1", "--json", root=tmp_path).splitlines()[0])
+    upto = first["to_ts"] - 1
+    arguments = ("versions", "d.t", "--key", "1", "--to", str(upto))
+    line, _ = told(*arguments, root=tmp_path).splitlines()
+    assert line.startswith(f"{show(first['from_ts'])} to the end of the range, {show(upto)}: id 1,")
+    said = json.loads(told(*arguments, "--json", root=tmp_path))
+    assert (said["to_ts"], said["ended"], said["upto_ts"], said["upto_time"]) == (None, None, upto, clock(upto))
 
 
 def test_a_row_that_nobody_changed_has_one_version(tmp_path: Path) -> None:
