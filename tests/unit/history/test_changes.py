@@ -36,6 +36,7 @@ from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
+from spark_tasks.history import HistoryReader
 from spark_tasks.history import _question as question
 from tests.support import madearchive
 from tests.support.agedarchive import aged
@@ -369,6 +370,25 @@ def test_when_the_oldest_windows_have_expired_all_that_is_kept_is_told(tmp_path:
     assert "by me@here" in error
 
 
+@pytest.mark.row("A5")
+def test_a_moment_before_the_oldest_kept_base_is_refused_as_a_restore_refuses_it(tmp_path: Path) -> None:
+    source = aged(tmp_path / "archive").source
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    kept = source.archive.range()
+    first, at = restorable_from(source.archive), Tso(kept.start + 1)
+    assert first is not None
+    assert at < first
+    why = rf"(?s){at} .* cannot be restored: the archive keeps moments from {first} .* by me@here"
+    into, root = (f"file://{tmp_path / 'out'}", "--format", "csv"), tmp_path / "archive"
+    for words in (("changes", "d.t"), ("export", *into, "--table", "d.t"), ("base",)):
+        error = refused(*words, "--at", str(at), root=root)
+        assert re.search(why, error), error
+        assert "dump`" not in error, "no dump leads to the past"
+    reader = HistoryReader(question({"table": "d.t", "archive": f"file://{root}", "at": str(at)}), None)
+    with pytest.raises(RestoreError, match=why):
+        reader.partitions()
+
+
 def test_a_row_that_no_change_tells_is_read_at_the_first_moment_that_a_base_leads_to(tmp_path: Path) -> None:
     source = aged(tmp_path).source
     expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
@@ -618,7 +638,7 @@ def test_a_dump_that_left_the_table_out_under_another_name_is_passed_over(tmp_pa
     without = (TableWithout(db="d", table="old", table_id=table_id, why="a rule"),)
     lacking = replace(view, bases=tuple(replace(each, without=without) for each in view.bases))
     moment_of(view, "d.t", end, archive=source.settings, load=LOAD)
-    with pytest.raises(RestoreError, match="no base leads"):
+    with pytest.raises(RestoreError, match=r"rows of d\.old, which a rule left out \(a rule\)"):
         moment_of(lacking, "d.t", end, archive=source.settings, load=LOAD)
 
 
