@@ -109,9 +109,8 @@ def test_loads_proofs_drills_and_find_go_on_behind_the_range(
         assert done.drill.at >= made.dumps[-1]
     found = said(command(tmp_path, settings, "archive", "find", "--from", str(made.dumps[-1]), "--json"))
     assert found["found"]
-    everything = command(tmp_path, settings, "archive", "find", "--from", str(made.dumps[0]), "--json")
-    assert said(everything)["after_ts"] == made.source.archive.range().start
-    assert "was before expired at" in everything.stderr
+    expired = command(tmp_path, settings, "archive", "find", "--from", str(made.dumps[0]), "--json")
+    assert "was before expired at" in str(expired.exception)
     for words in (["archive", "verify"], ["archive", "verify", "--quick"], ["schema", "rebuild"], ["schema", "show"]):
         assert command(tmp_path, settings, *words).exit_code == 0
     assert command(tmp_path, settings, "archive", "show", str(made.source.archive.end())).exit_code == 0

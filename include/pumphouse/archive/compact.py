@@ -78,7 +78,7 @@ def compact(
 
     Args:
         archive: which one; a copy is one, too.
-        dry_run: only say what would be packed.
+        dry_run: only say what would be packed, or what is missing.
         run: windows of a pack, unless their objects have `PACK_BYTES` before.
         newest: so many windows stay as they are; and so do those that are too few for a pack.
         tick: called with (what, done, total).
@@ -106,7 +106,8 @@ class _Compaction:
     def run(self, *, dry_run: bool) -> CompactReport:
         """Finish what earlier runs have begun, then pack."""
         windows = self._archive.windows()
-        at, deleted = self._finish(windows, dry_run=dry_run)
+        alone = {each.key for prefix in (layout.SEGMENTS, layout.DDL) for each in self._store.list(prefix)}
+        at, deleted = self._finish(windows, alone, dry_run=dry_run)
         packs = done = objects = size = packed = 0
         for manifests in self._runs(windows.between(at, windows.end)[: -self._newest or None] if windows else ()):
             entries = small(manifests)
@@ -114,7 +115,11 @@ class _Compaction:
                 continue
             packs, done, objects = packs + 1, done + len(manifests), objects + len(entries)
             size += sum(each.bytes for each in entries)
-            if not dry_run:
+            if dry_run:  # what is missing is said before, too
+                for each in entries:
+                    if each.key not in alone:
+                        self._fetched(each)
+            else:
                 pack = self._packed(manifests, entries)
                 packed += pack.size
                 deleted += self._settle(pack, {each.key for each in entries}, manifests)
@@ -181,17 +186,15 @@ class _Compaction:
 
     # -- what lies in both places
 
-    def _finish(self, windows: Windows, *, dry_run: bool) -> tuple[Tso, int]:
+    def _finish(self, windows: Windows, alone: set[str], *, dry_run: bool) -> tuple[Tso, int]:
         """Of packs that earlier runs have put: where the last one ends, and how many objects were deleted."""
-        at, deleted, alone = Tso(0), 0, set[str]()
-        if not dry_run:
-            alone = {each.key for prefix in (layout.SEGMENTS, layout.DDL) for each in self._store.list(prefix)}
+        at, deleted = Tso(0), 0
         for pack in packs_of(self._store):
             if windows.digest_at(pack.end) is None:
                 continue
             at = max(at, pack.end)
-            left = alone.intersection(member.key for member in pack.members)
-            if left:
+            left = alone & {member.key for member in pack.members}
+            if left and not dry_run:
                 deleted += self._settle(pack, left, windows.between(pack.start, pack.end))
         return at, deleted
 

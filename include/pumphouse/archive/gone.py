@@ -7,6 +7,7 @@ from typing import Any
 
 from pumphouse.archive.document import parse
 from pumphouse.archive.layout import BASE, RANGE, WINDOWS, base_low, folder_start, window_start
+from pumphouse.archive.packs import PUT_BACK, lost_documents
 from pumphouse.errors import BinlogError
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso, show
@@ -30,15 +31,18 @@ def why_gone(store: ObjectStore, key: str) -> tuple[str, str]:
     rules = store.losing(key)
     doers = "; ".join(rules) or "a hand or a rule of the store did"
     try:
+        lost = "; ".join(lost_documents(store, [key]).values())
         newest = max((each.key for each in store.list(RANGE)), default=None)
         if newest is None:
-            return "; ".join(rules), KEEP if rules else ""
+            return (lost, PUT_BACK) if lost else ("; ".join(rules), KEEP if rules else "")
         expired, begun, start = parse(newest, store.get(newest), RANGE_KIND, _read)
     except BinlogError:  # told when it is read for its own sake
         return "; ".join(rules), KEEP if rules else ""
     window = window_start(key) if key.startswith(WINDOWS) else folder_start(key)
     if expired and (window is not None and window < start):
         return f"it expired meanwhile: {expired}", "run again: the archive is read anew"
+    if lost:
+        return lost, PUT_BACK
     if expired and key.startswith(BASE) and base_low(key) < begun:
         return f"it is of a dump that expired: {expired}", "run again; `pumphouse archive verify` says what is missing"
     kept = f"{newest} keeps what begins at {show(start)} or later, and `archive expire` deletes none of it: {doers}"

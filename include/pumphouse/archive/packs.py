@@ -30,6 +30,8 @@ from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.prefix import PrefixStore
 
 KIND = "pack"
+# What to do about `lost_documents`.
+PUT_BACK = "put the .json back, from a backup of the bucket or a version that the store has kept"
 _CODEC = "zstd"
 _MOST_BYTES = 64 << 20  # of a block, packed or not, that is believed
 _PACKS = 16  # whose objects a store remembers
@@ -135,6 +137,22 @@ def packs_of(store: ObjectStore, keys: Iterable[str] | None = None) -> Iterator[
         if key.endswith(".json"):
             with suppress(ObjectNotFound):
                 yield Pack.from_json(key, store.get(key))
+
+
+def lost_documents(store: ObjectStore, missing: Iterable[str]) -> dict[str, str]:
+    """Key -> what it is, of each document that is not there and may name objects that are missing: its data is there.
+
+    Data alone says nothing: a compaction that was killed leaves it, and all objects lie by themselves then.
+    """
+    starts = {layout.folder_start(key) for key in missing} - {None}
+    there, found = {each.key for each in store.list(layout.PACKS)} if starts else set[str](), dict[str, str]()
+    for data in sorted(there):
+        covers = layout.pack_range(data)
+        if covers is None or (key := layout.pack_key(*covers)) in there:
+            continue
+        if any(start is not None and covers[0] <= start < covers[1] for start in starts):
+            found[key] = f"the pack {data} lacks its .json, {key}, which says what it has"
+    return found
 
 
 def unpacked(store: ObjectStore, pack: Pack) -> list[Member]:

@@ -42,7 +42,7 @@ from pumphouse.archive.manifest import (
     check_link,
 )
 from pumphouse.archive.objects import objects_of
-from pumphouse.archive.packs import Pack, packs_of, require_pack
+from pumphouse.archive.packs import PUT_BACK, Pack, lost_documents, packs_of, require_pack
 from pumphouse.archive.proofs import Proof
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_check import schema_problems
@@ -186,6 +186,8 @@ def _verify(archive: Archive, checkpoint: Tso | None, *, deep: bool, tick: Tick)
             report.problems.extend(problems)
             report.objects += 1
             tick("objects", number + 1, len(jobs))
+    lost = lost_documents(archive.store, [each.key for each in report.problems])
+    report.problems += [Problem(key=key, what=f"{what} ({PUT_BACK})") for key, what in lost.items()]
     _count_orphans(archive, genesis, kept, manifests, report)
     report.orphans += _unnamed_packs(archive, kept, packs)
     return report

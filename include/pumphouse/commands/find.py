@@ -82,11 +82,13 @@ def find_command(
     after, asked = read_time(settings, since), parse_moment(to, partial(read_time, settings, word=LATEST))
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         archive = parts.readable_archive
-        kept = archive.range()
-        begin = Tso(max(after, kept.start))
-        if kept.aside(after):
-            click.echo(f"pumphouse: {kept.told()}", err=True)
-        view = read_view(archive, since=begin)
+        view = read_view(archive, since=after)
+        kept, begin = view.kept, Tso(max(after, view.kept.start))
+        if expired := kept.aside(after):
+            raise UsageError(
+                f"the archive covers {show(kept.start)} to {show(view.end)}, asked for {show(after)}{expired}",
+                hint=f"--from {int(kept.start)}",
+            )
         upto = view.end if asked is None else Tso(min(asked, view.end))
         if begin >= upto:
             raise UsageError(

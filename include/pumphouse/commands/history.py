@@ -185,7 +185,7 @@ def versions_command(
         count = 0
         for each in told.found:
             count += 1
-            click.echo(_json(shown.version_object(each)) if as_json else shown.version_line(each))
+            click.echo(_json(shown.version_object(each, told.upto)) if as_json else shown.version_line(each, told.upto))
     if not as_json:
         none = f"no row of {table} has the key {key}"
         said = f"{count} versions of {table} with the key {key}" if count else none

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pumphouse import advice
 from pumphouse.archive.base import Base, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
-from pumphouse.errors import FoldRefused, UsageError
+from pumphouse.errors import FoldRefused
 from pumphouse.loader.keys import key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, Plan, bucket_counts
@@ -23,6 +23,7 @@ from pumphouse.loader.rules import NO_RULES
 from pumphouse.loader.work import SegmentPart, Work, base_pieces, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.plan import untold
+from pumphouse.restore.plan import unreachable
 from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import LoadSettings
 
@@ -96,16 +97,12 @@ def plan_fold(view: ArchiveView, at: Tso) -> FoldPlan:
         at: the moment, which the view reaches.
 
     Raises:
-        UsageError: no base lies before the moment.
+        RestoreError: no base leads to the moment.
         FoldRefused: the archive alone does not say which rows a table has at the moment.
     """
     older = view.base_for(at, lambda _: True)
     if older is None:
-        raise UsageError(
-            f"there is no base before {show(at)} to fold: the first lies later, or a table that is there came back "
-            "from a drop before it",
-            hint=("`pumphouse archive ls` lists bases, ", advice.dump(), " takes one"),
-        )
+        raise unreachable(at, view, lambda _: True)
     changes, sizes = _changes(view, older, at)
     events = view.timeline.ddls(older.low, at)
     _require_known([event for event in events if event.commit_ts > older.ts], at)

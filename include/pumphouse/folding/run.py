@@ -104,7 +104,8 @@ def fold_base(
         clock: for tests.
 
     Raises:
-        UsageError: the archive does not reach the moment, or no base lies before it.
+        UsageError: the archive does not reach the moment.
+        RestoreError: no base leads there.
         FoldRefused, DuplicateKey, MissingColumn: the archive alone does not say which rows a table has then.
         ConfigError: it is a copy of another archive.
         BadManifest, BadSegment: an object that the base would name is damaged, or is not there.

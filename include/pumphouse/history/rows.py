@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.archive.view import ArchiveView, has_rows
-from pumphouse.errors import LoadError, RestoreError, UnknownTable, UsageError
+from pumphouse.errors import LoadError, UnknownTable, UsageError
 from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
@@ -32,6 +32,7 @@ from pumphouse.loader.work import SegmentPart, base_work, ids_of, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.gather import Spill
 from pumphouse.proof.plan import untold
+from pumphouse.restore.plan import unreachable
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import ArchiveSettings, LoadSettings
@@ -107,9 +108,7 @@ def moment_of(
     without = {each.name for base in view.bases for each in base.without if each.table_id == version.table.id}
     base = view.base_for(at, lambda each: each not in without)
     if base is None:
-        raise RestoreError(
-            f"no base leads to {show(at)}", hint="`pumphouse archive ls` lists them; `pumphouse archive dump` makes one"
-        )
+        raise unreachable(at, view, lambda each: each not in without)
     if why := untold(version, view.timeline.ddls(base.low, at), NO_RULES, "a later base would tell"):
         raise LoadError(f"the archive alone does not tell the rows of {name}: {why}", hint=_COPY, table=name)
     only = frozenset({name.lower()})

@@ -15,7 +15,7 @@ from pumphouse.history.changes import Changed
 from pumphouse.history.versions import Version
 from pumphouse.loader.changes import OPS, Form
 from pumphouse.loader.literals import inserts, literals
-from pumphouse.model.tso import show, to_datetime
+from pumphouse.model.tso import Tso, show, to_datetime
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import DdlEvent
 
@@ -49,8 +49,8 @@ def objects(found: Changed | DdlEvent) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def version_object(version: Version) -> dict[str, Any]:
-    """Of one version of a row."""
+def version_object(version: Version, upto: Tso) -> dict[str, Any]:
+    """Of one version of a row; ``upto``: the range's end. ``to_ts`` None = nothing ended it up to there."""
     return {
         "table": ".".join(version.form.version.name),
         "from_ts": None if version.since is None else int(version.since),
@@ -58,6 +58,8 @@ def version_object(version: Version) -> dict[str, Any]:
         "to_ts": None if version.until is None else int(version.until),
         "to_time": None if version.until is None else clock(version.until),
         "ended": version.ended or None,
+        "upto_ts": int(upto),
+        "upto_time": clock(upto),
         "row": _readable(version.form, version.values),
     }
 
@@ -103,10 +105,13 @@ def fields(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in row.items())
 
 
-def version_line(version: Version) -> str:
-    """A version of a row on one line."""
+def version_line(version: Version, upto: Tso) -> str:
+    """A version of a row on one line; ``upto``: the range's end."""
     since = "earlier" if version.since is None else show(version.since)
-    until = "now" if version.until is None else f"{show(version.until)} ({version.ended})"
+    if version.until is None:  # nobody looked behind the range
+        until = f"the end of the range, {show(upto)}"
+    else:
+        until = f"{show(version.until)} ({version.ended})"
     return f"{since} to {until}: {fields(_readable(version.form, version.values))}"
 
 

@@ -277,7 +277,7 @@ def plan_parts(
     timeline, end, own = view.timeline, view.end, target.schema_name
     to = end if target_ts is None else target_ts
     if not view.kept.start <= to <= end:
-        raise unreachable(to, view, NO_RULES, wall)
+        raise unreachable(to, view, NO_RULES.leaves_out_name, wall)
     said = Rules.of(settings.rules, Tso(0))
     versions = [each for each in chosen.of(timeline, to) if not (drill and said.leaves_out(each))]
     if not versions:
@@ -366,7 +366,7 @@ def _base(view: ArchiveView, to: Tso, names: frozenset[str], wall: Tso | None) -
         rules = Rules(only=every)
         base = _coming_back_alone(view, every).base_for(to, rules.leaves_out_name)
         if base is None:
-            raise unreachable(to, view, rules, wall)
+            raise unreachable(to, view, rules.leaves_out_name, wall)
         more = joined(view.timeline, every, base.ts, to)
         if more == every:
             return base, every

@@ -269,7 +269,7 @@ def plan_restore(
     rules = Rules.of(settings.rules, Tso(0))
     base = view.base_for(to, rules.leaves_out_name) if to <= end else None
     if base is None:
-        raise unreachable(to, view, rules, wall)
+        raise unreachable(to, view, rules.leaves_out_name, wall)
     works = (base_work(view, base, task, settings, rules), *works_between(view, base.ts, to, task, settings, rules))
     windows = view.between(base.low, to)
     sources = databases_between(view.timeline, base.ts, to, rules)
@@ -337,8 +337,10 @@ def table_sizes(view: ArchiveView, base: Base, to: Tso, names: Container[str] | 
     return tuple(sorted(found, key=lambda each: (-each.rows - each.changes, each.table)))
 
 
-def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
-    """Why no dump leads to a moment."""
+def unreachable(
+    target_ts: Tso, view: ArchiveView, leaves_out: Callable[[str], bool], wall: Tso | None = None
+) -> RestoreError | TargetUnreachable:
+    """Why no dump leads to a moment; ``leaves_out``: as `base_for` was asked."""
     start, end, why = view.kept.start, view.end, ""
     hint: advice.Part | advice.Hint
     if not view.bases:
@@ -355,12 +357,12 @@ def unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | Non
         hint = "a restore begins from a dump; see `pumphouse archive ls`"
     elif target_ts < start:
         hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
-    elif target_ts <= end and (lacking := view.lacking(target_ts, rules.leaves_out_name)):
+    elif target_ts <= end and (lacking := view.lacking(target_ts, leaves_out)):
         why = f"no dump before it has the rows of {lacking.name}, which a rule left out ({lacking.why}), and "
         hint = lacking_hint(lacking.name)
     elif target_ts <= end:
         why = "a table was brought back after the dump that lacks it, and "
-        hint = ("take a new dump: ", advice.dump())
+        hint = ("take a new dump, and every moment after it can be restored: ", advice.dump())
     elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
         why = "it lies in the future, and "
         hint = "`--to latest` (in the form: latest) restores to the archive's end"

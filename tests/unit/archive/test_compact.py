@@ -400,6 +400,26 @@ def test_data_whose_document_is_lost_is_deleted_by_nobody(archive: Archive, stor
     assert contents(fresh(archive)) == before
 
 
+def test_a_lost_document_is_named_and_what_it_named_is_packed_by_nobody(archive: Archive, store: MemoryStore) -> None:
+    run(fresh(archive))
+    newest = packs_of(archive.store)[-1]
+    document = archive.store.get(newest.key)
+    archive.store.delete(newest.key)
+    there, lost = dict(store.objects), f"the pack {newest.data} lacks its .json, {newest.key}"
+    for dry_run in (True, False):
+        with pytest.raises(BadSegment, match=lost) as refused:
+            run(fresh(archive), dry_run=dry_run)
+        assert "put the .json back" in refused.value.hint
+        assert store.objects == there
+    for deep in (True, False):
+        problems = [each for each in verify(fresh(archive), deep=deep).problems if each.key == newest.key]
+        assert [each.what.startswith(lost) for each in problems] == [True]
+    archive.store.put(newest.key, document)
+    archive.store.put(layout.pack_data(newest.end, archive.end(), "f" * 16), b"of a compaction that was killed")
+    assert run(fresh(archive), dry_run=True).packs == 0
+    assert verify(fresh(archive)).sound
+
+
 def test_a_damaged_document_of_what_has_expired_holds_nothing_up(archive: Archive, store: MemoryStore) -> None:
     compact(fresh(archive), run=6, newest=1)
     gone, _ = packs_of(archive.store)

@@ -25,7 +25,7 @@ from pumphouse.archive.objects import SourceObject, SourceObjects, objects_of
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.dump.survey import survey
-from pumphouse.errors import BadManifest, BadSegment, DuplicateKey, FoldRefused, UsageError
+from pumphouse.errors import BadManifest, BadSegment, DuplicateKey, FoldRefused, TargetUnreachable, UsageError
 from pumphouse.folding import run as folding
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.work import base_work
@@ -344,7 +344,7 @@ def test_a_moment_that_is_not_there_is_refused(source: DumpedSource) -> None:
     end = source.cut()
     with pytest.raises(UsageError, match="the archive ends at"):
         folded(source, Tso(end + 1))
-    with pytest.raises(UsageError, match="no base before"):
+    with pytest.raises(TargetUnreachable, match="cannot be restored: the archive covers"):
         folded(source, Tso(source.archive.genesis().ts - 1))
 
 

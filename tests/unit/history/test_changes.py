@@ -28,13 +28,15 @@ from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
+from pumphouse.history.shown import clock
 from pumphouse.history.table import require_one_key
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.table import MysqlType, TableInfo
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
+from spark_tasks.history import HistoryReader
 from spark_tasks.history import _question as question
 from tests.support import madearchive
 from tests.support.agedarchive import aged
@@ -285,6 +287,18 @@ def test_versions_of_a_row_say_from_when_to_when_it_stood_and_what_ended_it(tmp_
     assert later[0].startswith("earlier to") or "second" not in later[0]
 
 
+def test_a_version_that_nothing_ended_in_the_range_is_not_said_to_stand_now(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    followed(source)
+    first = json.loads(told("versions", "d.t", "--key", "1", "--json", root=tmp_path).splitlines()[0])
+    upto = first["to_ts"] - 1
+    arguments = ("versions", "d.t", "--key", "1", "--to", str(upto))
+    line, _ = told(*arguments, root=tmp_path).splitlines()
+    assert line.startswith(f"{show(first['from_ts'])} to the end of the range, {show(upto)}: id 1,")
+    said = json.loads(told(*arguments, "--json", root=tmp_path))
+    assert (said["to_ts"], said["ended"], said["upto_ts"], said["upto_time"]) == (None, None, upto, clock(upto))
+
+
 def test_a_row_that_nobody_changed_has_one_version(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     source.create_table("t", [column(1, "id", flag=3)])
@@ -354,6 +368,25 @@ def test_when_the_oldest_windows_have_expired_all_that_is_kept_is_told(tmp_path:
     error = refused("changes", "d.t", "--from", str(int(genesis)), root=tmp_path)
     assert f"the archive covers {start}" in error
     assert "by me@here" in error
+
+
+@pytest.mark.row("A5")
+def test_a_moment_before_the_oldest_kept_base_is_refused_as_a_restore_refuses_it(tmp_path: Path) -> None:
+    source = aged(tmp_path / "archive").source
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    kept = source.archive.range()
+    first, at = restorable_from(source.archive), Tso(kept.start + 1)
+    assert first is not None
+    assert at < first
+    why = rf"(?s){at} .* cannot be restored: the archive keeps moments from {first} .* by me@here"
+    into, root = (f"file://{tmp_path / 'out'}", "--format", "csv"), tmp_path / "archive"
+    for words in (("changes", "d.t"), ("export", *into, "--table", "d.t"), ("base",)):
+        error = refused(*words, "--at", str(at), root=root)
+        assert re.search(why, error), error
+        assert "dump`" not in error, "no dump leads to the past"
+    reader = HistoryReader(question({"table": "d.t", "archive": f"file://{root}", "at": str(at)}), None)
+    with pytest.raises(RestoreError, match=why):
+        reader.partitions()
 
 
 def test_a_row_that_no_change_tells_is_read_at_the_first_moment_that_a_base_leads_to(tmp_path: Path) -> None:
@@ -605,7 +638,7 @@ def test_a_dump_that_left_the_table_out_under_another_name_is_passed_over(tmp_pa
     without = (TableWithout(db="d", table="old", table_id=table_id, why="a rule"),)
     lacking = replace(view, bases=tuple(replace(each, without=without) for each in view.bases))
     moment_of(view, "d.t", end, archive=source.settings, load=LOAD)
-    with pytest.raises(RestoreError, match="no base leads"):
+    with pytest.raises(RestoreError, match=r"rows of d\.old, which a rule left out \(a rule\)"):
         moment_of(lacking, "d.t", end, archive=source.settings, load=LOAD)
 
 

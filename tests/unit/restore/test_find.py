@@ -11,14 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from pumphouse.archive import segment
+from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.manifest import Declaration
+from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.errors import UnknownTable, UsageError
 from pumphouse.loader.report import silent
 from pumphouse.model.table import MysqlType
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.restore.find import DDL, Found, Sought, find
+from tests.support.agedarchive import aged
 from tests.support.madearchive import MadeSource, column, index
 
 pytestmark = pytest.mark.row("R8")
@@ -160,6 +163,20 @@ def run(source: MadeSource, *args: str, code: int = 0) -> Any:
     done = CliRunner().invoke(cli, ["archive", "find", "--archive", f"file://{source.root}", *args])
     assert done.exit_code == code, (done.output, done.exception)
     return done
+
+
+@pytest.mark.row("A5")
+def test_a_begin_whose_windows_have_expired_is_refused_with_the_one_that_goes(tmp_path: Path) -> None:
+    source = aged(tmp_path).source
+    genesis = source.archive.genesis().ts
+    expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+    start = source.archive.range().start
+    error = run(source, "--from", str(genesis), code=1).exception
+    assert isinstance(error, UsageError)
+    assert f"asked for {show(genesis)}; the archive keeps moments from" in error.message
+    assert "by me@here" in error.message
+    assert error.hint == f"--from {start}"
+    assert "searched from" in run(source, "--from", str(start)).stdout
 
 
 def test_the_command_prints_moments_to_paste_stops_at_a_limit_and_names_losses(made: MadeSource) -> None:
