@@ -429,6 +429,45 @@ def _stamped() -> dict[str, Any]:
     return table_info(1, "t", [column(1, "id", flag=3), column(2, "name", 15), column(3, "at", 7)])
 
 
+# As mariadb-dump --no-data --skip-triggers --databases writes it, without most comments.
+_DUMPED = """\
+/*M!999999\\- enable the sandbox mode */
+-- MariaDB dump 10.19
+
+/*!40101 SET NAMES utf8mb4 */;
+/*!40014 SET @OLD_FOREIGN_KEY_CHECKS=@@FOREIGN_KEY_CHECKS, FOREIGN_KEY_CHECKS=0 */;
+CREATE DATABASE /*!32312 IF NOT EXISTS*/ `dumped` /*!40100 DEFAULT CHARACTER SET latin1 COLLATE latin1_swedish_ci */;
+
+USE `dumped`;
+
+--
+-- Table structure for table `a`
+--
+
+DROP TABLE IF EXISTS `a`;
+CREATE TABLE `a` (
+  `id` int(11) NOT NULL,
+  PRIMARY KEY (`id`),
+  CONSTRAINT `to_b` FOREIGN KEY (`id`) REFERENCES `b` (`id`)
+) ENGINE=InnoDB DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci;
+DROP TABLE IF EXISTS `b`;
+CREATE TABLE `b` (
+  `id` int(11) NOT NULL COMMENT ';',
+  PRIMARY KEY (`id`)
+) ENGINE=InnoDB DEFAULT CHARSET=latin1 COLLATE=latin1_swedish_ci;
+SET character_set_client = utf8mb4;
+/*!50001 CREATE VIEW `v` AS SELECT
+ NULL AS `id` */;
+/*!50001 DROP VIEW IF EXISTS `v`*/;
+/*!50001 CREATE ALGORITHM=UNDEFINED */
+/*!50013 DEFINER=`root`@`localhost` SQL SECURITY DEFINER */
+/*!50001 VIEW `v` AS select `b`.`id` AS `id` from `b` */;
+/*!40014 SET FOREIGN_KEY_CHECKS=@OLD_FOREIGN_KEY_CHECKS */;
+
+-- Dump completed
+"""
+
+
 def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None:
     def ddl(text: str, db: str = "") -> FileDdl:
         said = f"use `{db}`; {text};" if db else f"{text};"
@@ -444,7 +483,24 @@ def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None
             with pytest.raises(ImportRefused, match=f"--schema, statement .*{why}") as refused:
                 schema.begin(text, START, "--schema")
             assert "behind CREATE DATABASE and USE" in refused.value.hint
+        schema.begin(
+            "CREATE DATABASE e; /* a; */ USE e; -- b;\nCREATE TABLE u (a INT COMMENT ';\n');", START, "--schema"
+        )
+        assert ("e", "u") in schema.tables
+        schema.begin(_DUMPED, START, "--schema")
+        assert {name for db, name in schema.tables if db == "dumped"} == {"a", "b"}
+        for text, number in (
+            ("'x' ALTER TABLE e.u ADD COLUMN y INT;\n", 1),
+            ("SET NAMES utf8;\n`x` ALTER TABLE e.u ADD COLUMN y INT;\n", 2),
+            ("123 foo;\n", 1),
+            ("USE e\nALTER TABLE u ADD COLUMN y INT;\n", 1),
+            ("SET NAMES utf8; ALTER TABL e.u ADD COLUMN role INT;\n", 2),
+        ):
+            with pytest.raises(ImportRefused, match=f"--schema, statement {number}: .* none that is known here"):
+                schema.begin(text, START, "--schema")
         for text, db, why in (
+            ("use e; ALTER TABLE u ADD COLUMN y INT", "", "is none that is known here"),
+            ("SET @a = 1; ALTER TABLE u ADD COLUMN y INT", "e", "it is more than one statement"),
             ("RECOVER TABLE t", "every", "is none that is known here"),
             ("FLASHBACK TABLE t TO u", "every", "is none that is known here"),
             ("DROP TABLE IF EXISTS t", "every", "every.t is still there"),

@@ -77,12 +77,14 @@ class _Unread(Exception):
 _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[0-9A-Za-z_$\u0080-\uffff@.]+")
 _NUMBER = re.compile(r"[0-9.]+")
-_OPENS = re.compile(r"/\*M?!\d*")
+_OPENS = re.compile(r"/\*M?!(?!9999)\d*")  # of the version 999999, it is a comment to every server
 _NOTHING = {
     "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL",
     "RESET", "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT",
-    "BEGIN", "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL", "USE",
+    "BEGIN", "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL",
 }  # fmt: skip
+# Before an object that is no table's. What is before a table is the shadow's to judge.
+_BEFORE = {"OR", "REPLACE", "TEMPORARY", "GLOBAL", "AGGREGATE"}
 # Behind CREATE, ALTER and DROP: the first of these words says what the statement is about.
 _OBJECTS = {
     "TABLE": Does.CHANGES, "TABLES": Does.CHANGES, "DATABASE": Does.CHANGES, "SCHEMA": Does.CHANGES,
@@ -126,7 +128,7 @@ class _Reader:
                 if self._at >= len(self._tokens):
                     raise _Unread("FOR is missing")
             return self.read()
-        if verb in _NOTHING or verb == "":
+        if verb in _NOTHING or not self._tokens:
             return Meaning(does=Does.NOTHING)
         if verb == "TRUNCATE":
             self._skip("TABLE")
@@ -134,7 +136,7 @@ class _Reader:
         if verb == "RENAME":
             return self._rename()
         if verb not in ("CREATE", "ALTER", "DROP"):
-            raise _Unread(verb)
+            raise _Unread(verb or "it begins with no word")
         return self._about(verb)
 
     def _about(self, verb: str) -> Meaning:
@@ -144,6 +146,8 @@ class _Reader:
         if "TEMPORARY" in before or (what == "SPATIAL" and self._peek() not in ("INDEX", "KEY")):
             does = Does.NOTHING  # also of SPATIAL REFERENCE SYSTEM
         if does is not Does.CHANGES:
+            if other := [word for word in before if word not in _BEFORE]:
+                raise _Unread(f"{verb} {' '.join(other)}")
             return Meaning(does=does)
         if verb == "DROP":
             return Meaning(drops=what != "INDEX", gone=self._gone(what))
@@ -182,6 +186,8 @@ class _Reader:
         self._next()
         if self._sign("@"):
             self._next()
+            while self._sign("."):  # of a host's name
+                self._next()
         elif self._sign("("):
             self._take(")")
 

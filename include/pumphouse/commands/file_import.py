@@ -32,8 +32,8 @@ _MIB = 1 << 20
 @click.option(
     "--schema",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="SQL file that makes the schema as it was before the first file: each statement ends with ; at the end of a "
-    "line. Default: there was nothing.",
+    help="SQL file that makes the schema as it was before the first file: each statement ends with ;. Default: there "
+    "was nothing.",
 )
 @click.option("--empty", is_flag=True, help="The tables of --schema had no rows before the first file.")
 @click.option(

@@ -19,7 +19,7 @@ from pumphouse.capture.ddl import Schema
 from pumphouse.capture.schemas import StoredSchema
 from pumphouse.capture.shadow import Shadow, kind_of_program
 from pumphouse.capture.source.model import Query
-from pumphouse.capture.statements import meaning
+from pumphouse.capture.statements import Does, meaning
 from pumphouse.errors import BinlogError, ImportRefused
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import MAX_TSO, Tso
@@ -27,6 +27,7 @@ from pumphouse.schema_import.changes import Known
 from pumphouse.schema_import.columns import Raw
 
 _UTC = "+00:00"
+_AS_DUMPED = 1 << 26  # foreign_key_checks = 0: a dump has tables by name, and not those first to which others refer
 _USE = re.compile(rb"use `((?:[^`]|``)+)`;\s?(.*)", re.DOTALL | re.IGNORECASE)
 # TiDB's default collation of a character set, where it is another one than a MariaDB's or a MySQL's.
 _COLLATIONS = {
@@ -37,6 +38,23 @@ _CHARSET = re.compile(
     | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
+# Where a statement ends, and what has a ; that is no end.
+_ENDS = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*.*?\*/
+    | (?:\#|--(?!\S))[^\n]* | (?P<end>;)""",
+    re.VERBOSE | re.DOTALL,
+)
+_LEAD = re.compile(r"\A(?:\s|--[^\n]*\n|#[^\n]*\n|/\*(?!M?!(?!9999)).*?\*/)+", re.DOTALL)
+
+
+def statements(text: str) -> list[str]:
+    """What stands between the ``;`` of a text."""
+    found, begin = [], 0
+    for each in _ENDS.finditer(text):
+        if each["end"]:
+            found.append(text[begin : each.start()])
+            begin = each.end()
+    return [*found, text[begin:]]
 
 
 def parted(text: bytes) -> tuple[str, bytes]:
@@ -122,23 +140,24 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         return self._tables
 
     def begin(self, text: str, at: Tso, place: str) -> list[Job]:
-        """The schema before the files: statements, each ended by a ``;`` at the end of a line.
+        """The schema before the files: statements, each ended by a ``;``.
 
         Raises:
             ImportRefused: one of them does not run.
         """
         found, db = [], ""
-        for number, each in enumerate(re.split(r";[ \t]*(?:\r?\n|\Z)", text)):
-            said = re.sub(r"^(?:\s|--[^\n]*\n|#[^\n]*\n)+", "", each)
+        for number, each in enumerate(statements(text)):
+            said = _LEAD.sub("", each)
             if not said.strip():
                 continue
-            if use := re.fullmatch(r"use\s+`?([^`;]+?)`?\s*", said, re.IGNORECASE):
-                db = use[1]
+            if use := re.fullmatch(r"use\s+(?:`((?:[^`]|``)+)`|([^\s`]+))\s*", said, re.IGNORECASE):
+                db = use[2] or use[1].replace("``", "`")
                 continue
             where = f"{place}, statement {number + 1}"
             found += self._applied(
-                db, said, at, where, zone=_UTC, hint="write it as a MariaDB takes it, behind CREATE DATABASE and USE"
-            )
+                db, said, at, where, zone=_UTC, flags=_AS_DUMPED,
+                hint="write it as a MariaDB takes it, behind CREATE DATABASE and USE",
+            )  # fmt: skip
         for raw in found:
             raw.pop("had_rows", None)
         return [Job.from_dict(raw) for raw in found]
@@ -192,10 +211,13 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         """Tables, and databases as names of one part, in lower case."""
         return {(db.lower(),) for db in self._databases()} | {(db.lower(), name.lower()) for db, name in self.tables}
 
-    def _applied(self, db: str, text: str, at: Tso, place: str, *, zone: str, hint: str = "") -> list[Raw]:
+    def _applied(
+        self, db: str, text: str, at: Tso, place: str, *, zone: str, flags: int | None = None, hint: str = ""
+    ) -> list[Raw]:
         query = Query(
             text=as_tidb_reads(text.rstrip("; \t\r\n")).encode(), schema=db, before=0, sql_mode=0, client_collation=45,
             connection_collation=46, server_collation=46, time_zone=zone, explicit_defaults=True,
+            flags=flags,
         )  # fmt: skip
         if db and db not in self._databases():
             raise self._refused(place, text, at, f"no DDL made the database {db}", hint)
@@ -206,6 +228,8 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         read = meaning(text, db)
         if not jobs and read.creates and not read.emptied:
             raise self._refused(place, text, at, "it made no table: it names no database, or one was there", hint)
+        if read.does is not Does.CHANGES and len([each for each in statements(text) if each.strip()]) > 1:
+            raise self._refused(place, text, at, "it is more than one statement", hint)
         self._tables = None
         return jobs
 

@@ -81,6 +81,10 @@ def test_what_is_emptied_created_dropped_or_made_anew() -> None:
         ("/*!50003 CREATE */ /*!50017 DEFINER=`r`@`h` */ /*!50003 TRIGGER t AFTER UPDATE ON x FOR EACH ROW BEGIN END */",
          Does.NOTHING),
         ("CREATE USER table@view", Does.NOTHING),
+        ("ALTER DEFINER=a@db1.example.com EVENT e DISABLE", Does.NOTHING),
+        ("CREATE OR REPLACE AGGREGATE FUNCTION f RETURNS INT SONAME 'f.so'", Does.ROUTINE),
+        ("/*M!999999\\- enable the sandbox mode */ -- a dump", Does.NOTHING),
+        ("/*M!999999\\- enable the sandbox mode */ CREATE TABLE t (a INT)", Does.CHANGES),
         ("CREATE SPATIAL INDEX i ON t (a)", Does.CHANGES),
         ("CREATE SPATIAL REFERENCE SYSTEM 1 NAME 'x'", Does.NOTHING),
         ("-- a\n# b\n  create unique index i on t (a)", Does.CHANGES),
@@ -90,7 +94,12 @@ def test_what_the_shadow_has_to_run(text: str, does: Does) -> None:
     assert of(text).does is does
 
 
-@pytest.mark.parametrize("text", ["FROBNICATE TABLE t", "ALTER", "RENAME TABLE a", "SET STATEMENT x = 1", "CREATE"])
+@pytest.mark.parametrize(
+    "text",
+    ["FROBNICATE TABLE t", "ALTER", "RENAME TABLE a", "SET STATEMENT x = 1", "CREATE", "'x' ALTER TABLE t ADD a INT",
+     "`x` ALTER TABLE t ADD a INT", "123 foo", "(SELECT 1)", "-- a\n'x'", "USE d; ALTER TABLE t ADD a INT",
+     "SET STATEMENT x = 1 FOR", "CREATE TABEL t (role INT)", "ALTER 'x' USER a"],
+)  # fmt: skip
 def test_what_is_not_known_is_refused_by_name(text: str) -> None:
     with pytest.raises(CaptureRefused, match="none that is known"):
         of(text)
