@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pumphouse.archive import layout
-from pumphouse.archive.archive import Archive
+from pumphouse.archive.archive import Archive, clusters_at
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.codec import payload, row
@@ -253,7 +253,8 @@ def test_what_the_files_lack_is_asked_for_and_what_nobody_knows_is_refused(tmp_p
         imported(files.folder, tmp_path / "root")
     assert "--schema" in asked.value.hint
     with pytest.raises(ImportRefused, match=r"no DDL in the files made every\.t"):
-        imported(files.folder, tmp_path / "other", schema="CREATE DATABASE every;\n")
+        imported(files.folder, tmp_path / "root", schema="CREATE DATABASE every;\n")
+    assert not clusters_at(ArchiveSettings(root=f"file://{tmp_path / 'root'}"))  # nothing is begun
     schema = (
         "-- as it was\nCREATE DATABASE every;\nUSE every;\nCREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(64));\n"
     )

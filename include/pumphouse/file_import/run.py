@@ -133,12 +133,12 @@ def import_pb(
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="pumphouse-import-")))
         schema = opened.enter_context(FileSchema.start(folder / "shadow", program, given.instead))
         begin = files.notes[0].from_ts if files.notes else Tso(int(first.commit_ts[0]) - _BEFORE)
-        begun = _begin(archive, schema, given, begin)
-        run = _Run(archive, files, schema, given, settings, window_bytes, Tso(last))
+        beginning = _begin(archive, schema, given, begin)
+        run = _Run(archive, files, schema, given, settings, window_bytes, Tso(last), beginning)
         opened.callback(run.close)
         run.run(most, tell)
     return ImportReport(
-        url=archive.url, cluster_id=archive.cluster_id, begun=begun, after=archive.genesis().ts, upto=archive.end(),
+        url=archive.url, cluster_id=archive.cluster_id, begun=run.begun, after=archive.genesis().ts, upto=archive.end(),
         files=len(files.files), windows=run.windows, transactions=run.transactions, changes=run.changes, ddls=run.ddls,
         base=archive.genesis().base is not None,
     )  # fmt: skip
@@ -176,38 +176,52 @@ def _zone(before: PumpEntry, given: str) -> str:
     return kept or given
 
 
-def _begin(archive: Archive, schema: FileSchema, given: Given, ts: Tso) -> bool:
-    """Genesis, where there is none; else what was given has to be what it was begun with."""
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What the archive begins with, once its first window is whole: of files that are refused before, nothing stays."""
+
+    jobs: list[Job]
+    tables: tuple[BaseTable, ...] | None
+    ts: Tso
+    version: int
+
+
+def _begin(archive: Archive, schema: FileSchema, given: Given, ts: Tso) -> _Beginning | None:
+    """The schema before the files. None = the archive was begun, and what was given is what it was begun with."""
     jobs = schema.begin(given.schema, ts, "--schema") if given.schema else []
     if archive.begun():
         _require_same(archive, jobs, given)
         archive.write_head(archive.last())
-        return False
-    refuse_losing(archive.store)
-    probe_conditional_puts(archive.store, "")
-    attempt = layout.attempt_id()
-    ddl = write_jobs(archive.store, layout.genesis_ddl_key(attempt), map(ArchivedJob.of_history, jobs))
+        return None
     tables = None
     if not jobs or given.empty:
         tables = tuple(
             BaseTable(db=db, table=name, table_id=info.id, rows=0, segments=())
             for (db, name), info in sorted(schema.tables.items())
         )
+    return _Beginning(jobs, tables, ts, schema.version)
+
+
+def _put_genesis(archive: Archive, beginning: _Beginning, given: Given) -> bool:
+    """Begin the archive; False = another run has, with the same."""
+    refuse_losing(archive.store)
+    probe_conditional_puts(archive.store, "")
+    attempt = layout.attempt_id()
     genesis = Genesis(
         cluster_id=archive.cluster_id,
         archive_id=archive.archive_id,
         attempt=attempt,
-        ts=ts,
-        schema_version=schema.version,
-        pumps=(_entry(ts, None, given.time_zone),),
-        ddl=ddl,
-        base=tables,
+        ts=beginning.ts,
+        schema_version=beginning.version,
+        pumps=(_entry(beginning.ts, None, given.time_zone),),
+        ddl=write_jobs(archive.store, layout.genesis_ddl_key(attempt), map(ArchivedJob.of_history, beginning.jobs)),
+        base=beginning.tables,
     )
     data = genesis.to_json()
     try:
         put_once(archive.store, layout.GENESIS, data, lambda found: found == data)
     except ManifestConflict:
-        _require_same(archive, jobs, given)
+        _require_same(archive, beginning.jobs, given)
         return False
     archive.write_head(None)
     return True
@@ -231,22 +245,27 @@ class _Run:
 
     def __init__(
         self, archive: Archive, files: Source, schema: FileSchema, given: Given, settings: ArchiveSettings,
-        window_bytes: int, last: Tso,
+        window_bytes: int, last: Tso, beginning: _Beginning | None,
     ) -> None:  # fmt: skip
         self._archive, self._files, self._schema = archive, files, schema
         self._part_bytes, self._window_bytes = settings.part_bytes, window_bytes
-        genesis, manifest = archive.genesis(), archive.last()
-        entry = (manifest or genesis).pumps[0]
-        self._end = genesis.ts if manifest is None else manifest.end
-        self._digest = (manifest or genesis).sha256
+        self._beginning, self._given, self.begun = beginning, given, False
+        if beginning is not None:
+            begin, entry = beginning.ts, _entry(beginning.ts, None, given.time_zone)
+            self._end, self._digest = begin, ""
+        else:
+            genesis, manifest = archive.genesis(), archive.last()
+            begin, entry = genesis.ts, (manifest or genesis).pumps[0]
+            self._end = begin if manifest is None else manifest.end
+            self._digest = (manifest or genesis).sha256
         self._taken = entry.last
         self._zone = _zone(entry, given.time_zone)
         self._reader = RowReader(zone_table(self._zone))
         self._reader.renew(schema.tables, schema.version)
-        self._have = deque(archive.jobs(archive.windows(), genesis.ts, self._end))
+        self._have = deque(archive.jobs(archive.windows(), begin, self._end) if beginning is None else ())
         self._instead = deque(sorted(given.instead))
         self._planned = max(last, files.notes[-1].to_ts if files.notes else last)
-        self._at = genesis.ts  # the last time that something has
+        self._at = begin  # the last time that something has
         self._skipped: tuple[Block, int] | None = None
         self._waiting: list[FileDdl] = []
         self._bytes = 0
@@ -397,6 +416,9 @@ class _Run:
     def _publish(self, end: Tso) -> None:
         """Make a window of what was taken."""
         store, start = self._archive.store, self._end
+        if self._beginning is not None:
+            self.begun = _put_genesis(self._archive, self._beginning, self._given)
+            self._beginning, self._digest = None, self._archive.genesis().sha256
         segments = tuple(self._writer.finish()) if self._writer is not None else ()
         self.close()
         ddl = write_jobs(store, layout.ddl_key(start, self._planned, self._attempt), self._jobs) if self._jobs else None
