@@ -85,8 +85,8 @@ class Parts:
             raise ConfigError(
                 f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "
                 f"{Archive.told(settings, others)}",
-                hint="is cluster.url right? Without it, the archive is read whatever its cluster is; "
-                "`pumphouse archive init` begins one",
+                hint=f"is cluster.url right? Without it, and with --set archive.cluster_id={others[0]}, the archive of "
+                "that cluster is read; `pumphouse archive init` begins one",
                 missing=True,
             )
         return archive

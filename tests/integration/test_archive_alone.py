@@ -129,6 +129,7 @@ def test_a_cluster_that_is_another_one_is_refused_with_those_that_there_are(
     with Parts(settings) as parts, pytest.raises(ConfigError, match="which has those of 4711") as refused:
         _ = parts.readable_archive
     assert "is cluster.url right?" in refused.value.hint
+    assert "--set archive.cluster_id=4711" in refused.value.hint
     (tmp_path / "archive" / "4711").rename(tmp_path / "archive" / str(source.cluster_id))
     archive = settings.archive.model_copy(update={"cluster_id": 4711})
     other = settings.model_copy(update={"archive": archive})

@@ -125,4 +125,5 @@ def _print(report: ImportReport) -> None:
         click.echo(
             "  ! which rows the tables of --schema had is not known: changes can be read, and no moment be restored"
         )
-    click.echo(f"read it with --archive {report.url.rpartition('/')[0]} --set archive.cluster_id={report.cluster_id}")
+    root = report.url.rpartition("/")[0]
+    click.echo(f"read it: pumphouse --set archive.cluster_id={report.cluster_id} archive ls --archive {root}")
