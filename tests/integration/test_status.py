@@ -38,7 +38,7 @@ from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.runs.proof import prove
-from pumphouse.settings import LoadRule, Settings, TargetSettings
+from pumphouse.settings import CaptureSettings, LoadRule, Settings, TargetSettings
 from pumphouse.status.exposition import exposition
 from pumphouse.status.findings import findings
 from pumphouse.status.look import look
@@ -444,6 +444,8 @@ def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
         history = as_history(server, "hist.jobs")
         without = empty.model_copy(update={"history": history})
         assert found(look(without), "archive")[0].next == "pumphouse schema import"
+        captured = without.model_copy(update={"capture": CaptureSettings(directory=tmp_path / "capture")})
+        assert found(look(captured), "archive")[0].next == "pumphouse capture run"
         target.execute("CREATE DATABASE hist")
         target.execute("CREATE TABLE hist.jobs (job_id BIGINT PRIMARY KEY, job LONGTEXT)")
         assert found(look(without), "archive")[0].next == "pumphouse schema import"

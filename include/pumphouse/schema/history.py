@@ -127,7 +127,8 @@ class MysqlTableSource:
             if code in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
                 raise SchemaError(
                     f"{self.url}: there is no table {self.schema}.{self.table} on that server",
-                    hint="`pumphouse schema import` creates it (docs/client.md); or correct schema.history",
+                    hint="with [capture], `pumphouse capture run` creates it (docs/capture.md), else `pumphouse schema "
+                    "import` (docs/client.md); or correct schema.history",
                     url=self.url,
                 ) from error
             refused = denied(error, self._server, "schema")

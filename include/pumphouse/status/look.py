@@ -315,12 +315,14 @@ def _before_init(parts: Parts, pumps: Sequence[NodeStatus]) -> str:
         return "pumphouse pump run --data-dir DIR --addr HOST:PORT"
     history = parts.history
     if isinstance(history, MysqlTableSource):
+        captured = "capture" in parts.settings.model_fields_set
+        makes = "pumphouse capture run" if captured else "pumphouse schema import"
         try:
-            return "" if next(history.jobs(), None) is not None else "pumphouse schema import"
+            return "" if next(history.jobs(), None) is not None else makes
         except HistoryUnavailable:
             return ""
         except SchemaError:  # there is no such table
-            return "pumphouse schema import"
+            return makes
     return ""
 
 
