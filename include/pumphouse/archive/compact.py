@@ -49,6 +49,8 @@ class CompactReport:
 
     Args:
         dry_run: nothing was done.
+        left: windows behind the packs, the newest ones too, that are in none yet.
+        needed: of these for a pack.
         packs: how many were made.
         windows: of these.
         objects: that went into them.
@@ -58,6 +60,8 @@ class CompactReport:
     """
 
     dry_run: bool
+    left: int
+    needed: int
     packs: int
     windows: int
     objects: int
@@ -109,7 +113,8 @@ class _Compaction:
         alone = {each.key for prefix in (layout.SEGMENTS, layout.DDL) for each in self._store.list(prefix)}
         at, deleted = self._finish(windows, alone, dry_run=dry_run)
         packs = done = objects = size = packed = 0
-        for manifests in self._runs(windows.between(at, windows.end)[: -self._newest or None] if windows else ()):
+        behind = windows.between(at, windows.end) if windows else ()
+        for manifests in self._runs(behind[: -self._newest or None]):
             entries = small(manifests)
             if len(entries) < 2:
                 continue
@@ -125,8 +130,8 @@ class _Compaction:
                 deleted += self._settle(pack, {each.key for each in entries}, manifests)
                 log.info("windows_compacted", key=pack.key, objects=len(entries), bytes=pack.size)
         return CompactReport(
-            dry_run=dry_run, packs=packs, windows=done, objects=objects, bytes=size, packed_bytes=packed,
-            deleted=deleted,
+            dry_run=dry_run, left=len(behind) - done, needed=self._run + self._newest, packs=packs, windows=done,
+            objects=objects, bytes=size, packed_bytes=packed, deleted=deleted,
         )  # fmt: skip
 
     def _runs(self, windows: Iterable[Manifest]) -> Iterator[list[Manifest]]:

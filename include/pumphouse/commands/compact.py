@@ -41,7 +41,7 @@ def compact_command(context: Context, *, dry_run: bool, as_json: bool) -> None:
 
 def _print(report: CompactReport) -> None:
     if not report.packs:
-        click.echo("nothing to pack: there are no thousand windows behind the packs and before the newest ones")
+        click.echo(f"nothing to pack: {report.left:,} windows are in no pack, and a pack needs about {report.needed:,}")
     elif report.dry_run:
         click.echo(
             f"{report.objects:,} objects of {report.windows:,} windows, {decimal(report.bytes)}, would go into "

@@ -513,7 +513,7 @@ def test_the_command_says_what_it_would_do_and_does_it_once(tmp_path: Path) -> N
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    assert "nothing to pack" in told()
+    assert "nothing to pack: 1 windows are in no pack, and a pack needs about 1,024" in told()
     add_windows(source, RUN + NEWEST - 1, objects=True)
     assert "1,000 objects of 1,000 windows" in told("--dry-run")
     assert not packs_of(source.archive.store)
@@ -522,4 +522,4 @@ def test_the_command_says_what_it_would_do_and_does_it_once(tmp_path: Path) -> N
     assert done["packed_bytes"] < done["bytes"] // 3
     assert len([*source.archive.store.list(layout.SEGMENTS)]) == NEWEST
     assert verify(source.archive, deep=False).problems == []
-    assert "nothing to pack" in told()
+    assert "nothing to pack: 24 windows" in told()
