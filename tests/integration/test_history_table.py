@@ -28,7 +28,9 @@ def test_a_missing_table_is_no_server_that_does_not_answer(
 ) -> None:
     target.execute("CREATE DATABASE there")
     password = server.password.get_secret_value()
-    with pytest.raises(SchemaError, match=f"there is no table {table}.*capture run.*pumphouse schema import") as refused:
+    with pytest.raises(
+        SchemaError, match=f"there is no table {table}.*capture run.*pumphouse schema import"
+    ) as refused:
         jobs(server, table, password)
     assert not refused.value.retryable
     assert password not in str(refused.value)
