@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from pumphouse.capture.prepared import read_again
+from pumphouse.capture.source.gtid import GtidSet
+from pumphouse.capture.source.model import Transaction
+from pumphouse.capture.source.session import position_now
+from pumphouse.errors import SourcePurged
 from pumphouse.registry.base import CaptureState
 from tests.stack.local import CAPTURE
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
-from tests.support.capturing import rows_of
+from tests.support.capturing import read, rows_of, run, source
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.mysql, pytest.mark.row("Q1", "Q2", "Q4")]
@@ -143,6 +152,77 @@ def test_after_a_kill_a_restart_of_the_source_and_a_purge_it_has_the_rows(stack:
     assert loaded(stack) & {20, 21} == {20, 21}
 
 
+# What a capture's process does besides: it dies by `kill -9` at a step.
+DEADLY = """
+import os, signal, sys
+from pumphouse import cli
+from pumphouse.capture import prepared
+from pumphouse.capture.journal import Journal
+from pumphouse.client.pump_client import PumpClient
+
+config, step = sys.argv[1:]
+
+def deadly(owner, name, what, counts=lambda *_: True):
+    original = getattr(owner, name)
+    def call(*arguments, **named):
+        reached = step.removesuffix(" done") == what and counts(*arguments)
+        if reached and step == what:
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = original(*arguments, **named)
+        if reached:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    setattr(owner, name, call)
+
+deadly(prepared, "write_atomic", "rows")
+deadly(Journal, "append", "decision", lambda _, decided, mark: len(decided))
+deadly(Journal, "append", "mark", lambda _, decided, mark: not len(decided) and mark.prepared)
+deadly(PumpClient, "write_commits", "commits", lambda _, commits: commits)
+deadly(prepared.Prepared, "tidy", "end", lambda held: held._files - {each.file for each in held.places.values()})
+sys.argv = ["pumphouse", "--config", config, "capture", "run"]
+cli.main()
+"""
+
+
+def caught_up(stack: CapturedStack, process: subprocess.Popen[bytes]) -> None:
+    """It has passed what the source has now, or is dead."""
+    with stack.source() as connection:
+        wanted = position_now(connection).gtids
+
+    def passed() -> bool:
+        return GtidSet.parse(stack.capture_record().gtid, wanted.flavor).covers(wanted)
+
+    eventually(lambda: process.poll() is not None or passed(), within_s=120)
+
+
+@pytest.mark.row("Q2")
+def test_killed_at_every_step_it_has_each_once(stack: CapturedStack) -> None:
+    steps = ("rows", "rows done", "mark", "mark done", "decision", "decision done", "commits", "end", "end done")
+    stack.captured()
+    stack.stop_capture()
+    xids = ["X'00',X'01',2"]
+    prepare(stack, xids[-1], "INSERT INTO shop.t VALUES (100, 'first')")
+    for number, step in enumerate(steps):
+        process = subprocess.Popen([sys.executable, "-c", DEADLY, str(stack.config), step])
+        try:
+            caught_up(stack, process)
+            xids.append(f"X'{number:04x}',X'',1")
+            prepare(stack, xids[-1], f"INSERT INTO shop.t VALUES ({101 + number}, '{step}')")
+            prepare(stack, "'no'", f"INSERT INTO shop.t VALUES ({201 + number}, '{step}')")
+            caught_up(stack, process)
+            end(stack, "ROLLBACK", "'no'")
+            end(stack, "COMMIT", xids.pop(0))
+            assert process.wait(120) == -signal.SIGKILL, step
+        finally:
+            process.kill()
+            process.wait()
+    stack.start_capture()
+    assert {each for each in loaded(stack) if 100 <= each < 300} == set(range(100, 109))
+    end(stack, "COMMIT", xids.pop())
+    assert 109 in loaded(stack)
+    assert files(stack) == []
+
+
 def test_without_the_directory_its_rows_are_found_in_the_binlog(stack: CapturedStack) -> None:
     prepare(stack, "'found'", "INSERT INTO shop.t VALUES (30, 'old')")
     end(stack, "ROLLBACK", "'found'")
@@ -213,3 +293,23 @@ def test_rows_that_nobody_has_any_more_are_named_and_never_skipped() -> None:
         stack.load()
         with stack.databases["target"].connect() as connection:
             assert rows_of(connection, "SELECT id FROM shop.t WHERE id >= 50") == [(51,)]
+
+
+def test_a_commit_without_its_prepare_takes_no_earlier_one_of_that_name(tmp_path: Path) -> None:
+    """Where the binlog has a prepare that has ended, and not the one that the commit is of."""
+    with source(tmp_path) as server, server.connect(autocommit=True) as connection:
+        run(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        start = position_now(connection)
+        run(
+            connection, "XA START 'x'", "INSERT INTO shop.t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"
+        )
+        run(connection, "INSERT INTO shop.t VALUES (2)")
+        _, first, later = read(server, start).transactions
+        settings = mariadb.as_source(server.dsn.server)
+
+        def rows(_group: object, transaction: Transaction) -> bytes:
+            return str(transaction.last - transaction.first).encode()
+
+        assert read_again(settings, "X'78',X'',1", first, rows, threading.Event()) == b"1"
+        with pytest.raises(SourcePurged, match="commits the XA transaction X'78'"):
+            read_again(settings, "X'78',X'',1", later, rows, threading.Event())
