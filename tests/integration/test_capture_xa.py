@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pumphouse.capture import journal
 from pumphouse.capture.prepared import read_again
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Transaction
@@ -28,6 +29,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.timeout(900), pytest.mark.mysql, pytest.mark.row("Q1", "Q2", "Q4")]
 
 BYTES = "X'00ff27',X'5c',7"
+GROUP_BYTES = 1 << 18
 
 
 def prepare(stack: CapturedStack, xid: str, *statements: str) -> None:
@@ -69,14 +71,18 @@ def begun_with_one(stack: CapturedStack) -> None:
 
 @contextmanager
 def a_stack(prepared: Callable[[CapturedStack], None] = begun) -> Iterator[CapturedStack]:
-    with mariadb.directory_in_memory() as directory, captured_stack(directory, prepare=prepared) as made:
+    with (
+        mariadb.directory_in_memory() as directory,
+        captured_stack(directory, prepare=prepared, group_bytes=GROUP_BYTES) as made,
+    ):
         made.begin()
         yield made
 
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[CapturedStack]:
-    with a_stack() as made:
+    with a_stack(begun_with_one) as made:
+        end(made, "COMMIT", "'before'")
         yield made
 
 
@@ -91,11 +97,11 @@ def files(stack: CapturedStack) -> list[str]:
     return [each.name for each in (Path(stack.read_settings.capture.directory) / "prepared").iterdir()]
 
 
-def test_what_was_prepared_before_the_capture_began_is_read_from_the_binlog_at_its_commit() -> None:
-    with a_stack(begun_with_one) as stack:
-        assert 2 not in loaded(stack)
-        end(stack, "COMMIT", "'before'")
-        assert 2 in loaded(stack)
+def test_what_was_prepared_before_the_capture_and_its_dump_is_read_from_the_binlog_at_its_commit(
+    stack: CapturedStack,
+) -> None:
+    assert 2 in loaded(stack)
+    assert "prepared_rows_looked_for" in stack.supervisor.tail(CAPTURE, 1000)
 
 
 def test_they_count_in_the_order_of_their_commits(stack: CapturedStack) -> None:
@@ -125,14 +131,41 @@ def test_they_count_in_the_order_of_their_commits(stack: CapturedStack) -> None:
 
 def test_one_that_is_larger_than_a_group_is_whole(stack: CapturedStack) -> None:
     many = "INSERT INTO shop.t WITH RECURSIVE s AS (SELECT 1000 n UNION ALL SELECT n + 1 FROM s WHERE n < 1900) SELECT n, 'many' FROM s"
-    more = [f"UPDATE shop.t SET a = REPEAT('{letter}', 40) WHERE a <> 'begin'" for letter in "abcdefgh" * 15]
+    more = [f"UPDATE shop.t SET a = REPEAT('{letter}', 40) WHERE a <> 'begin'" for letter in "abcdefgh" * 2]
     prepare(stack, "'large'", many, *more)
     stack.captured()
-    assert sum(each.stat().st_size for each in (stack.directory / "c" / "prepared").iterdir()) > 5 << 20
+    assert sum(each.stat().st_size for each in (stack.directory / "c" / "prepared").iterdir()) > 4 * GROUP_BYTES
     stack.kill_capture()
     stack.start_capture()
     end(stack, "COMMIT", "'large'")
     assert len(loaded(stack)) > 900
+
+
+def test_commits_that_come_at_once_are_published_by_their_bytes(stack: CapturedStack) -> None:
+    xids = [f"'at once {number}'" for number in range(6)]
+    for number, xid in enumerate(xids, 3):
+        many = f"WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 900) SELECT {number}000 + n, REPEAT('m', 40) FROM s"
+        prepare(
+            stack, xid, f"INSERT INTO shop.t {many}", f"UPDATE shop.t SET a = REPEAT('n', 40) WHERE id > {number}000"
+        )
+    stack.captured()
+    stack.stop_capture()
+    before = decided(stack)
+    for xid in xids:
+        end(stack, "COMMIT", xid)
+    stack.start_capture()
+    stack.captured()
+    counts = decided(stack)[len(before) :]
+    assert sum(counts) == len(xids)
+    assert max(counts) <= 2
+    assert len(loaded(stack)) > 5400
+
+
+def decided(stack: CapturedStack) -> list[int]:
+    """How many transactions each decision has."""
+    files = sorted((stack.directory / "c" / "journal").glob("*.log"))
+    heads = [head for each in files for head, _ in journal._records(each, each.read_bytes(), torn=True)]
+    return [head["count"] for head in heads if head.get("count")]
 
 
 def test_after_a_kill_a_restart_of_the_source_and_a_purge_it_has_the_rows(stack: CapturedStack) -> None:
@@ -195,11 +228,19 @@ def caught_up(stack: CapturedStack, process: subprocess.Popen[bytes]) -> None:
     eventually(lambda: process.poll() is not None or passed(), within_s=120)
 
 
+STEPS = ("rows", "rows done", "mark", "mark done", "decision", "decision done", "commits", "end", "end done")
+
+
 @pytest.mark.row("Q2")
-def test_killed_at_every_step_it_has_each_once(stack: CapturedStack) -> None:
-    steps = ("rows", "rows done", "mark", "mark done", "decision", "decision done", "commits", "end", "end done")
+@pytest.mark.parametrize(
+    "steps",
+    [("rows done", "mark done", "decision done"), pytest.param(STEPS, marks=pytest.mark.slow)],
+    ids=["what was just written", "every step"],
+)
+def test_killed_at_a_step_it_has_each_once(stack: CapturedStack, steps: tuple[str, ...]) -> None:
     stack.captured()
     stack.stop_capture()
+    stack.run("DELETE FROM shop.t WHERE id BETWEEN 100 AND 299")
     xids = ["X'00',X'01',2"]
     prepare(stack, xids[-1], "INSERT INTO shop.t VALUES (100, 'first')")
     for number, step in enumerate(steps):
@@ -217,12 +258,13 @@ def test_killed_at_every_step_it_has_each_once(stack: CapturedStack) -> None:
             process.kill()
             process.wait()
     stack.start_capture()
-    assert {each for each in loaded(stack) if 100 <= each < 300} == set(range(100, 109))
+    assert {each for each in loaded(stack) if 100 <= each < 300} == set(range(100, 100 + len(steps)))
     end(stack, "COMMIT", xids.pop())
-    assert 109 in loaded(stack)
+    assert 100 + len(steps) in loaded(stack)
     assert files(stack) == []
 
 
+@pytest.mark.slow
 def test_without_the_directory_its_rows_are_found_in_the_binlog(stack: CapturedStack) -> None:
     prepare(stack, "'found'", "INSERT INTO shop.t VALUES (30, 'old')")
     end(stack, "ROLLBACK", "'found'")
@@ -254,6 +296,7 @@ def purge(stack: CapturedStack) -> None:
         eventually(alone, within_s=60, what="purged")
 
 
+@pytest.mark.slow
 def test_what_becomes_left_out_while_it_is_prepared_is_left_out() -> None:
     with a_stack() as stack:
         prepare(stack, "'out'", "INSERT INTO shop.left_out VALUES (1)", "INSERT INTO shop.t VALUES (40, 'in')")

@@ -256,8 +256,14 @@ class Follower:
     def _plain(self, group: Group, transactions: Sequence[Transaction]) -> None:
         """Neighbours without statements: all of them are encoded at once."""
         values = self._rows.values(group, [(each.first, each.last) for each in transactions])
-        for transaction, value in zip(transactions, values, strict=True):
+        begin = 0
+        for at, (transaction, value) in enumerate(zip(transactions, values, strict=True), 1):
             self._add(transaction, value)
+            # A few bytes of XA COMMIT bring as many as were prepared.
+            if transaction.xa is not None and self._bytes >= self._settings.capture.group_bytes:
+                self._gtids = self._gtids.plus(*(each.gtid for each in transactions[begin:at]))
+                self._flush()
+                begin = at
 
     def _add(self, transaction: Transaction, value: bytes) -> None:
         """``value``: its row changes as fields of a PrewriteValue."""
