@@ -21,6 +21,7 @@ from pumphouse.capture.source.session import position_now
 from pumphouse.errors import SourcePurged
 from pumphouse.registry.base import CaptureState
 from tests.stack.local import CAPTURE
+from tests.stack.pumps import CLI
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
 from tests.support.capturing import read, rows_of, run, source
@@ -143,11 +144,10 @@ def test_one_that_is_larger_than_a_group_is_whole(stack: CapturedStack) -> None:
 
 def test_commits_that_come_at_once_are_published_by_their_bytes(stack: CapturedStack) -> None:
     xids = [f"'at once {number}'" for number in range(6)]
-    for number, xid in enumerate(xids, 3):
-        many = f"WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 900) SELECT {number}000 + n, REPEAT('m', 40) FROM s"
-        prepare(
-            stack, xid, f"INSERT INTO shop.t {many}", f"UPDATE shop.t SET a = REPEAT('n', 40) WHERE id > {number}000"
-        )
+    numbers = "WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 70)"
+    for number, xid in enumerate(xids, 1):
+        rows = f"SELECT {number}0000 + 100 * a.n + b.n, REPEAT('m', 40) FROM s a JOIN s b"
+        prepare(stack, xid, f"INSERT INTO shop.t {numbers} {rows}")
     stack.captured()
     stack.stop_capture()
     before = decided(stack)
@@ -158,7 +158,7 @@ def test_commits_that_come_at_once_are_published_by_their_bytes(stack: CapturedS
     counts = decided(stack)[len(before) :]
     assert sum(counts) == len(xids)
     assert max(counts) <= 2
-    assert len(loaded(stack)) > 5400
+    assert len(loaded(stack)) > 6 * 70 * 70
 
 
 def decided(stack: CapturedStack) -> list[int]:
@@ -166,6 +166,25 @@ def decided(stack: CapturedStack) -> list[int]:
     files = sorted((stack.directory / "c" / "journal").glob("*.log"))
     heads = [head for each in files for head, _ in journal._records(each, each.read_bytes(), torn=True)]
     return [head["count"] for head in heads if head.get("count")]
+
+
+def test_a_dump_locks_no_table_without_a_key_that_one_has_written_to(stack: CapturedStack) -> None:
+    stack.run("CREATE TABLE shop.keyless (id INT)", "INSERT INTO shop.keyless VALUES (1)")
+    prepare(stack, "'keyless'", "INSERT INTO shop.keyless VALUES (2)")
+    stack.settings["dump"] = {"lock_wait_s": 1}
+    stack.write_settings()
+    said = stack.directory / "dump.log"
+    try:
+        with said.open("w") as file:
+            dump = subprocess.Popen(
+                [*CLI, "--config", str(stack.config), "archive", "dump", "--table", "shop.keyless"], stderr=file
+            )
+        eventually(lambda: "left no moment to lock it" in said.read_text(), within_s=60)
+        end(stack, "COMMIT", "'keyless'")
+        assert dump.wait(120) == 0
+        assert loaded(stack)
+    finally:
+        stack.run("DROP TABLE shop.keyless")
 
 
 def test_after_a_kill_a_restart_of_the_source_and_a_purge_it_has_the_rows(stack: CapturedStack) -> None:
