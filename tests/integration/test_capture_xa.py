@@ -179,7 +179,7 @@ def test_a_dump_locks_no_table_without_a_key_that_one_has_written_to(stack: Capt
             dump = subprocess.Popen(
                 [*CLI, "--config", str(stack.config), "archive", "dump", "--table", "shop.keyless"], stderr=file
             )
-        eventually(lambda: "left no moment to lock it" in said.read_text(), within_s=60)
+        eventually(lambda: "left no moment to lock it" in said.read_text(), within_s=30)
         end(stack, "COMMIT", "'keyless'")
         assert dump.wait(120) == 0
         assert loaded(stack)
