@@ -176,3 +176,14 @@ def test_engines_without_rows_or_transactions_and_files_are_refused(source: Sour
         assert any("shop.m: its engine MyISAM" in line.text for line in lines if line.wrong)
         with pytest.raises(CaptureRefused, match=r"shop\.m .*MyISAM"):
             source.jobs(schema)
+
+
+def test_a_shadow_leaves_the_temporary_tables_of_other_servers_alone(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "#sql-temptable-1-1-1.MAI"
+    theirs.touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    stored = StoredSchema(server=server_kind(source.connection), objects=read_objects(source.connection))
+    Shadow.start(source.directory, stored).close()
+    assert theirs.exists()

@@ -43,6 +43,7 @@ from pumphouse.export.kafkatopic import Position as TopicPosition
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.file_import.files import Source
 from pumphouse.file_import.rows import RowReader, runs_of, zone_table
+from pumphouse.file_import.run import _ddl_text
 from pumphouse.file_import.schema import dropped, parted
 from pumphouse.model import tso
 from pumphouse.model.moment import parse_time
@@ -309,7 +310,7 @@ def files(folder: Path) -> Callable[[bytes], None]:
         for block in Source.of(FileStore(folder)).blocks(1 << 20):
             for first, last, ddl in runs_of(block):
                 if ddl:
-                    text = parted(bytes(block.payload(first)))[1].decode("utf-8", "replace")
+                    text = parted(_ddl_text(block, first))[1].decode("utf-8", "replace")
                     dropped(text, "d")
                 else:
                     rows.payloads(block, first, last)

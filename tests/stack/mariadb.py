@@ -155,6 +155,7 @@ class MariaDbServer:
                 system.mariadbd(),
                 "--no-defaults",
                 f"--datadir={self.data_dir}",
+                f"--tmpdir={self.data_dir.parent}",  # in one that is shared, a start deletes what others have there
                 f"--port={self.port}",
                 "--bind-address=127.0.0.1",
                 f"--socket={self._socket()}",

@@ -312,9 +312,10 @@ def kind_of_program(named: str) -> ServerKind:
 
 def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) -> subprocess.Popen[bytes]:
     data, mariadb = directory / "data", flavor_of(kind.version) is Flavor.MARIADB
-    user = [f"--user={directory.owner()}"]
+    # A server that starts takes the temporary tables in its tmpdir for its own, and deletes them: this one has its own.
+    user = [f"--user={directory.owner()}", f"--tmpdir={directory}"]
     options = [
-        f"--datadir={data}", f"--socket={socket}", f"--pid-file={directory / 'pid'}", f"--tmpdir={directory}",
+        f"--datadir={data}", f"--socket={socket}", f"--pid-file={directory / 'pid'}",
         f"--log-error={directory / 'log'}", "--skip-networking", "--skip-log-bin", "--innodb-buffer-pool-size=16M",
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF", "--performance-schema=0",
         "--key-buffer-size=64K", "--table-open-cache=64", "--max-connections=10",
@@ -336,7 +337,7 @@ def _run_server(program: Path, directory: Path, socket: Path, kind: ServerKind) 
                     f"--lower-case-table-names={kind.lower_case_table_names}"]  # fmt: skip
         made = subprocess.run(make, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False)
     if made.returncode:
-        said = (directory / "made").read_text(errors="replace")[-500:]
+        said = (directory / "made").read_text(errors="replace")[:500]
         raise ConfigError(f"the shadow server's data directory cannot be made: {said.strip()}")
     libc = ctypes.CDLL(None, use_errno=True)
 
