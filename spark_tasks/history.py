@@ -13,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from pumphouse.history.table import ChangeTable, require_one_key, row_batch, row
 from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.loader.selection import key_of
 from pumphouse.loader.work import SegmentPart
 from pumphouse.model.tso import Tso
 from pumphouse.once import once
@@ -129,7 +131,7 @@ class HistoryReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wi
     """Partitions of window runs; at a moment, one.
 
     It takes no filters: Spark 4.1 to 4.3 keep a reader that was told some for whatever asks the same DataFrame next.
-    The range and the keys are options.
+    The range and the key are options.
     """
 
     def __init__(self, question: _Question, schema: StructType) -> None:
@@ -186,9 +188,6 @@ def _question(options: dict[str, str]) -> _Question:
     config, root = options.get("config"), options.get("archive")
     settings = Settings.read(Path(config) if config else None, {"archive.root": root} if root else {})
     columns = tuple(filter(None, (each.strip() for each in options.get("columns", "").split(","))))
-    keys = tuple(filter(None, options.get("key", "").splitlines()))
-    if "key" in options and not keys:
-        raise UsageError("which key?", hint='.option("key", "4711"); several stand in lines')
     with Parts(settings) as parts:
         archive = parts.readable_archive
 
@@ -200,7 +199,7 @@ def _question(options: dict[str, str]) -> _Question:
         view = read_view(archive, since=since or archive.range().start, upto=upto)
         begin, end = (view.kept.start, moment_in(view, upto)) if at else range_in(view, since, upto)
         cluster_id = archive.cluster_id
-    where = Predicate(keys=keys, exact=True) if keys else ALL_ROWS
+    where = Predicate(keys=(options["key"],), exact=True) if "key" in options else ALL_ROWS
     asked = Asked(table=options["table"], after=begin, upto=end, columns=columns, where=where)
     if at:
         forms = [RowChanges(view.timeline).form(table_at(view, asked.table, end))]
@@ -211,6 +210,8 @@ def _question(options: dict[str, str]) -> _Question:
         require_one_key(forms)
         _warn(asked, losses_of(view.windows, after=begin, upto=end))
     require_columns(columns, forms)
+    for form, text in product(forms, where.keys):  # on the driver, not in a task
+        key_of(form.wanted, text)
     return _Question(
         archive=settings.archive, load=settings.load, cluster_id=cluster_id, asked=asked, tables=tables,
         forms=tuple(forms), at=at,
