@@ -128,7 +128,8 @@ class World:
         (dags / "us.py").write_text(_US)
         (dags / "broken.py").write_text(_BROKEN.format(settings=str(work / "broken.toml")))
         (dags / "own.py").write_text(documented("nightly_reporting"))
-        watch_archive = documented("watch_archive").replace("15 minutes ago", "1 second ago").replace("=60", "=3")
+        # A wait that is over at once is taken for a killed task by a scheduler that is late, and tried again.
+        watch_archive = documented("watch_archive").replace("15 minutes ago", "1 second ago").replace("=60", "=20")
         (dags / "watch.py").write_text(watch_archive)
         supervisor = Supervisor(work / "run")
         stack.callback(supervisor.stop_all)
@@ -294,11 +295,10 @@ def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
 @pytest.mark.row("O3")
 def test_the_documented_watch_writes_a_mail_when_the_archive_is_late(world: World, mailbox: Mailbox) -> None:
     world.wait_for({"watch_archive"})
-    run = world.run("watch_archive")
-    assert world.api.wait_for_run("watch_archive", run, timeout_s=240)["state"] == "failed"
-    eventually(lambda: mailbox.mails, within_s=60, what="the mail is there")
+    world.api.unpause("watch_archive")
+    eventually(lambda: mailbox.mails, within_s=240, what="the mail is there")
     mail = str(email.message_from_string(mailbox.mails[0], policy=email.policy.default)["Subject"])
-    assert re.match(r"The archive is late: after 3 s, it is at \S+ .*, not ", mail), mail
+    assert re.match(r"The archive is late: after 20 s, it is at \S+ .*, not ", mail), mail
 
 
 @pytest.mark.slow  # the factory's DAGs load above; here, the page's own words do it
