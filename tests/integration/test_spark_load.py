@@ -14,13 +14,17 @@ from pyspark.sql import SparkSession
 
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.errors import RowRejected
+from pumphouse.loader import state
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
-from pumphouse.runs import load, schema
+from pumphouse.runs import load, restore, schema
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.session import build_session
 from spark_tasks.travel import Travel
+from tests.integration.test_restore_follow import history
+from tests.integration.test_steps import killing, small_plans
+from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +75,28 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
     assert target_rows(target) == source.snapshot()
     assert report.ddls == 2
     assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("R1", "L6")
+def test_a_restored_server_goes_on_as_a_replica_also_when_it_is_killed_in_its_load(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    session: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    del session
+    monkeypatch.setattr("spark_tasks.engine._SMALL_STEP_BYTES", 0)
+    at, settings = history(source), small_plans(settings)
+    with killing(state, "close_plan", at=4):  # the dump, two windows of the restore; the first of the load
+        restored(settings, to=at, follow=True, dry_run=False)
+    assert target.query("SELECT kind, state FROM pumphouse.step") == [("follow", "planned")]
+    done = restore.run(settings, into="target", to=at, follow=True, dry_run=False)
+    assert done.before
+    assert done.followed is not None
+    assert done.followed.engine.startswith("on Spark")
+    assert done.followed.to_ts == source.archive.end()
+    assert target_rows(target) == source.snapshot()
 
 
 @pytest.mark.row("L4", "O4")

@@ -18,11 +18,13 @@ from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.capture.passed import waiter
 from pumphouse.dump.run import take_dump
+from pumphouse.loader import state
 from pumphouse.model.tso import Tso
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.parts import Parts
-from pumphouse.runs import load
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings, TargetSettings
+from tests.integration.test_steps import killing, states
 from tests.support.loading import restored
 from tests.support.tidb import MISSING, TidbCluster, UnistoreServer
 from tests.support.waiting import eventually
@@ -228,6 +230,16 @@ def test_first_load_windows_with_ddl_again_and_restore(chain: Chain) -> None:
     restored(chain.settings, to=middle, dry_run=False)
     chain.equal_at(middle)
     load.run(chain.settings)
+    chain.equal_at(end)
+    # Restored and loaded on by one command. Killed in its load, the same command goes on with that.
+    follow: dict[str, Any] = {"to": middle, "follow": True}
+    plans = [step for step, _ in states(restored(chain.settings, dry_run=True, **follow).load)].count("apply")
+    with killing(state, "close_plan", at=plans + 1):
+        restored(chain.settings, dry_run=False, **follow)
+    gone_on = restore.run(chain.settings, into="target", dry_run=False, **follow)
+    assert gone_on.before
+    assert gone_on.followed is not None
+    assert gone_on.followed.to_ts == end
     chain.equal_at(end)
     restored(chain.settings, to=end, dry_run=False)
     chain.equal_at(end)
