@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import pymysql
 import pytest
@@ -16,12 +18,14 @@ from pumphouse.capture.lease import Lease
 from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
 from tests.stack.local import CAPTURE
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
-from tests.support.capturedstack import SemiSyncStack, as_json, captured_stack
+from tests.support.capturedstack import CapturedStack, SemiSyncStack, as_json, captured_stack
 from tests.support.capturing import rows_of
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.row("Q5")]
+_HIDDEN_MS = 15_000
 
 
 @contextmanager
@@ -95,6 +99,76 @@ def test_a_commit_returns_once_the_pumps_have_it_and_a_lost_source_takes_none_of
         assert set(found.values()) == {7}
         # At most what each session had under way.
         assert len(set(found) - wanted) <= len(writers)
+
+
+@pytest.mark.parametrize("size", [1, 9000], ids=["row", "full"])
+def test_a_dump_waits_for_what_is_captured_and_not_yet_shown_by_its_source(size: int) -> None:
+    with mariadb.directory_in_memory() as directory, ExitStack() as held:
+        stack = SemiSyncStack(directory)
+        relay = held.enter_context(OneWay(stack.databases["source"]))
+
+        def through_relay(_: CapturedStack) -> None:
+            stack.set_source(_HIDDEN_MS)
+            text = stack.config.read_text()
+            stack.config.write_text(text.replace(f"port = {relay.server.dsn.port}", f"port = {relay.port}"))
+
+        held.enter_context(captured_stack(directory, made=stack, prepare=through_relay))
+        stack.write_settings()  # whoever reads them from now on goes to the source itself
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, b TEXT)")
+        stack.run("INSERT INTO shop.a VALUES (0, '')", "SET GLOBAL max_binlog_size = 4096")
+        eventually(lambda: stack.waits() is True, what="the source waits", within_s=90)
+        stack.captured()
+        before = stack.capture_record().transactions
+        relay.mute()  # the capture goes on reading, and the source does not hear it
+        writer = threading.Thread(target=stack.run, args=(f"INSERT INTO shop.a VALUES (1, REPEAT('b', {size}))",))
+        began = time.monotonic()
+        writer.start()
+        eventually(lambda: stack.capture_record().transactions > before, what="it is captured", within_s=60)
+        with stack.source() as other:
+            assert rows_of(other, "SELECT id FROM shop.a") == [(0,)], "it was shown too soon for this test"
+        done = stack.pumphouse("archive", "init", "--dump")
+        assert done.returncode == 0, done.stderr
+        took = time.monotonic() - began
+        writer.join()
+        stack.require_equal()
+        assert took > _HIDDEN_MS / 1000
+
+
+class OneWay:
+    """A relay to a server. Once it is muted, what comes to the server on older connections is lost, and nothing else."""
+
+    def __init__(self, server: MariaDbServer) -> None:
+        self.server = server
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._epoch = 0
+
+    def mute(self) -> None:
+        self._epoch += 1
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.server.dsn.port))
+                began = self._epoch
+                for one, other, muted in ((client, server, True), (server, client, False)):
+                    threading.Thread(
+                        target=self._copy, args=(one, other, began if muted else None), daemon=True
+                    ).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket, began: int | None) -> None:
+        with suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                if began is None or began == self._epoch:
+                    other.sendall(data)
 
 
 def test_a_source_that_goes_on_by_itself_is_told_and_waits_again_once_it_can() -> None:

@@ -1,7 +1,8 @@
-"""Waiting until a capture has passed what its source has by now: what a dump of a captured source rests on (row Q4).
+"""Waiting until a capture has passed what its source has by now, and the source shows it: see a dump (row Q4).
 
 A row that is read now was committed before. Once the capture has passed the position that the source has then, the
-transaction's commit ts lies below every timestamp that is taken afterwards.
+transaction's commit ts lies below every timestamp that is taken afterwards. What has a commit ts was in the source's
+binlog before: once the source shows all that its binlog has, no row is missing that has one below it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pymysql.connections import Connection
 
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Position
-from pumphouse.capture.source.session import position_now
+from pumphouse.capture.source.session import hides, position_now
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.source import execute, is_tidb, session, where
 from pumphouse.errors import SourceErrant, WindowHeld
@@ -74,11 +75,13 @@ def require_goes_on(source: ServerSettings, position: Position, server: str, clo
 
 
 def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK) -> Callable[[float | None], None]:
-    """What waits, for so many seconds or as long as the capture runs, until it has passed what the source has now.
+    """What waits until the source shows what its binlog has now, and the capture has passed that.
+
+    It waits for so many seconds, or as long as the capture runs.
 
     Where nobody captures anything, or the source is a TiDB, it returns at once: the binlogs come from elsewhere.
-    ``wait`` raises WindowHeld where captures are registered and none is of this source, or the capture does not get
-    there.
+    ``wait`` raises WindowHeld where captures are registered and none is of this source, or it takes
+    longer.
     """
 
     def wait(within_s: float | None) -> None:
@@ -92,26 +95,43 @@ def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK
             mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
             if not mine:
                 raise _not_captured(captures, source, server)
-            wanted = position_now(connection).gtids
-        for capture_id in mine:
-            _wait(cluster, capture_id, wanted, within_s, clock)
+            shown = _Shown(connection)
+            for capture_id in mine:
+                _wait(cluster, capture_id, shown, within_s, clock)
 
     return wait
 
 
-def _wait(cluster: Cluster, capture_id: str, wanted: GtidSet, within_s: float | None, clock: Clock) -> None:
+class _Shown:
+    """What the binlog of a source had, once its readers see it."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        self._hidden = hides(connection)
+        self._gtids: GtidSet | None = None
+
+    def gtids(self) -> GtidSet | None:
+        """None = some of it is not seen yet."""
+        if self._gtids is None and not self._hidden():
+            self._gtids = position_now(self._connection).gtids
+        return self._gtids
+
+
+def _wait(cluster: Cluster, capture_id: str, shown: _Shown, within_s: float | None, clock: Clock) -> None:
     began = seen = clock.monotonic()
     while True:
         record = next((each for each in cluster.captures() if each.capture_id == capture_id), None)
         if record is None:
             raise WindowHeld(
-                f"the capture {capture_id} was forgotten before it had passed {wanted}",
+                f"the capture {capture_id} was forgotten before it had passed what the source has",
                 hint="`pumphouse capture status` lists the captures",
                 holders=[],
             )
+        wanted = shown.gtids()
         # What a failed one says may be of a binlog that the source has no more.
         if (
-            record.gtid
+            wanted is not None
+            and record.gtid
             and record.state is not CaptureState.FAILED
             and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted)
         ):
@@ -135,11 +155,12 @@ def _not_captured(captures: Sequence[CaptureRecord], source: ServerSettings, ser
     )
 
 
-def _held(record: CaptureRecord, wanted: GtidSet) -> WindowHeld:
+def _held(record: CaptureRecord, wanted: GtidSet | None) -> WindowHeld:
     how = "it ended with" if record.state is CaptureState.FAILED else "it is behind"
     why = f"; {how}: {record.reason}" if record.reason else ""
+    there = "has in its binlog what it does not show yet (semi-sync?)" if wanted is None else f"at {wanted}"
     return WindowHeld(
-        f"the capture {record.capture_id} is at {record.gtid}, and the source at {wanted}{why}",
+        f"the capture {record.capture_id} is at {record.gtid}, and the source {there}{why}",
         hint="`pumphouse capture status` shows whether it runs; `pumphouse capture run` starts it",
         holders=[],
     )

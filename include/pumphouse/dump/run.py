@@ -4,7 +4,8 @@ Exactness (the watermark method of DBLog, arXiv 2010.12597): rows are read after
 they hold every transaction up to it; what is newer in them lies in the log above it, up to a moment that is taken after
 the last read. A commit ts is older than its visible commit, which is why the Pumps' watermarks are waited for, by
 extending the archive: that also says which DDLs there were. Of a source that is captured from its binlog, a commit ts
-is younger than the visible commit: there the capture is waited for before a moment is taken (`Settle`).
+is younger than the transaction in the binlog, and may be older than the visible commit, or younger: there source and
+capture are waited for before a moment is taken, and before rows are read behind it (`Settle`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _SHOWN = 20  # names of tables in a sentence
 _SHOWN_UNSEEN = 3
 
 Progress = Callable[[str, int, int], None]
-# Waits, for so many seconds or as long as it takes, until the Pumps have what the source has committed by now.
+# Waits, for so many seconds or as long as it takes, until the source shows what its binlog has, and the Pumps have it.
 Settle = Callable[[float | None], None]
 
 
@@ -139,7 +140,7 @@ def take_dump(
             with the log since then. None = everything, or what the dump that was killed was of, if it is not older than
             ``dump.resume_s``.
         progress: called with (what, rows, estimate) for each chunk.
-        settle: waits until what the source shows is in the Pumps: `pumphouse.capture.passed.waiter`.
+        settle: waits until source and Pumps have the same: `pumphouse.capture.passed.waiter`.
         clock: for tests.
 
     Raises:
@@ -378,6 +379,7 @@ class _Dump:
 
     def _read(self, view: ArchiveView, dump_low: Tso, state: Survey) -> dict[str, str]:
         """Read what is missing, as the schema is at the view's end; names of tables that want another round."""
+        self._settle(None)  # what is captured up to there may be hidden at the source
         now = {version.table.id: version for version in view.timeline.tables_at(view.end)}
         wanted = [now[each.table.id] for each in state.missing if each.table.id in now]
         self._rows = sum(table.rows for table in state.tables)

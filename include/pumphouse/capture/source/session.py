@@ -11,6 +11,7 @@ import ssl
 import struct
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Never
 
@@ -69,6 +70,44 @@ def position_now(connection: Connection[Any]) -> Position:
             hint="set log_bin there, and grant REPLICATION CLIENT (MariaDB: BINLOG MONITOR) to the user",
         )
     return Position(gtids=GtidSet.parse(gtids, flavor), file=str(found[0]), offset=int(found[1]))
+
+
+def hides(connection: Connection[Any]) -> Callable[[], bool]:
+    """Look where the binlog ends; then, whenever it is asked, whether some of that is not yet shown to readers.
+
+    A transaction is in the binlog, and is sent to whoever reads that, before it is committed in the engine: in between
+    it waits for semi-sync replicas, for the disk, or for those before it. A MySQL names what is under way. A MariaDB
+    says up to where it has committed, in the binlog's order; when a file is full, all of it too soon: what waits for
+    replicas then is known by number alone, or has passed once the place moves on.
+    """
+    if flavor_of(connection) is Flavor.MYSQL:
+        owned = _owned(connection)
+        return lambda: not owned.isdisjoint(_owned(connection))
+    end = position_now(connection)
+    reached: list[tuple[int, str, int]] = []
+
+    def hidden() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
+            found = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
+            file, offset = found["binlog_snapshot_file"], int(found["binlog_snapshot_position"])
+            place = len(file), file, offset
+            if place < (len(end.file), end.file, end.offset):
+                cursor.execute("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
+                if not GtidSet.parse(str(cursor.fetchall()[0][0] or ""), Flavor.MARIADB).covers(end.gtids):
+                    return True
+        reached.append(place)
+        waiting = semi_sync_says(connection, "wait_sessions", "STATUS").get("wait_sessions", "0")
+        return waiting != "0" and place == reached[0]
+
+    return hidden
+
+
+def _owned(connection: Connection[Any]) -> set[str]:
+    """GTIDs of a MySQL's transactions that are under way, with their threads: ``uuid:5#12:6#14,uuid:1#3``."""
+    servers = str(_value(connection, "SELECT @@global.gtid_owned") or "").split(",")
+    named = (server.strip().split(":") for server in servers)
+    return {f"{name}:{each}" for name, *numbers in named for each in numbers}
 
 
 def character_sets(connection: Connection[Any]) -> dict[int, str]:
