@@ -14,7 +14,7 @@ import pytest
 from pumphouse.capture.source.charsets import character_map
 from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.capture.source.model import Group, Kind, Position, XaStep
-from pumphouse.capture.source.session import character_sets, position_now
+from pumphouse.capture.source.session import character_sets, hides, position_now
 from pumphouse.capture.source.stream import open_stream
 from pumphouse.codec.datum import Kind as Held
 from pumphouse.codec.datum import kind_of
@@ -533,9 +533,12 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
             writer.start()
             end = next(each.end for each in stream if isinstance(each, Group) and len(each.events))
             assert not committed.wait(1), "it did not wait"
+            hidden = hides(source.connection)
+            assert hidden()
         with open_stream(settings, end, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop):
             assert committed.wait(10), "it waits for ever"
         writer.join()
+        assert not hidden()
     finally:
         stop.set()
         _run(source, f"SET GLOBAL rpl_semi_sync_{name}_enabled = OFF")

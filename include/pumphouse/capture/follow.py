@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -24,6 +25,7 @@ from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction
 from pumphouse.capture.source.session import semi_sync_says
 from pumphouse.capture.source.stream import Stream, open_stream
+from pumphouse.capture.spool import Spool
 from pumphouse.clock import Clock
 from pumphouse.dump.source import session, where
 from pumphouse.errors import BinlogError, CaptureRefused, HistoryUnavailable, SourceFailed
@@ -98,7 +100,7 @@ class Follower:
         self._rows = RowWriter(schema, settings.capture.leaves_out)
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._parts = Parts()
+        self._parts = Parts(settings.capture.directory)
         self._made: list[Entry] = []  # of a transaction with statements
         self._number = journal.mark.schema
         self._marked_at = clock.monotonic()
@@ -265,7 +267,11 @@ class Follower:
             return
         if whole:
             clock = self._clock_at(transaction)
-            self._push(Entry(transaction.gtid.encode(), clock, value=self._rows.head + whole))
+            if isinstance(whole, Spool):
+                whole.head = self._rows.head
+            else:
+                whole = self._rows.head + whole
+            self._push(Entry(transaction.gtid.encode(), clock, value=whole))
         self._passed(transaction)
 
     def _one(self, group: Group, transaction: Transaction) -> None:
@@ -384,25 +390,29 @@ class Follower:
 
 
 class Parts:
-    """What has come of a transaction that is larger than a group."""
+    """What has come of a transaction that is larger than a group, in a file of a directory."""
 
-    def __init__(self) -> None:
-        self._values: list[bytes] = []
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._spool: Spool | None = None
 
-    def whole(self, transaction: Transaction, value: bytes) -> bytes | None:
+    def whole(self, transaction: Transaction, value: bytes) -> bytes | Spool | None:
         """The transaction's value once its last part is here. A first part says that the source forgot those before."""
         if transaction.part == 0:
-            self._values.clear()
-        self._values.append(value)
+            self._spool = None
+            if transaction.final:
+                return value
+        if self._spool is None:
+            self._spool = Spool(self._directory, transaction.gtid)
+        self._spool.add(value)
         if not transaction.final:
             return None
-        whole = b"".join(self._values) if len(self._values) > 1 else value
-        self._values.clear()
+        whole, self._spool = self._spool, None
         return whole
 
     def clear(self) -> None:
         """What has begun comes again."""
-        self._values.clear()
+        self._spool = None
 
 
 class _Inbox:

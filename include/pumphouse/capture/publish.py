@@ -17,6 +17,7 @@ import numpy as np
 import structlog
 
 from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark
+from pumphouse.capture.spool import Spool, SpooledPrewrite
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, committed
 from pumphouse.client.transaction import TransactionBinlog
@@ -42,7 +43,7 @@ class Entry:
 
     name: bytes
     micros: int = 0
-    value: bytes | None = None
+    value: bytes | Spool | None = None
     job: Raw | None = None
 
 
@@ -102,7 +103,7 @@ class Publisher:
             ]
             with self._lock:
                 self._open = frozenset(map(int, starts))
-            failure = self._prewrite(binlogs)
+            failure = self._prewrite(entries, binlogs)
             if failure is None:
                 break
             # Some may be on a Pump: nobody commits them any more, and the next try has timestamps of its own.
@@ -136,9 +137,15 @@ class Publisher:
         """Wait until the Cs are answered, for some seconds."""
         self._client.flush(_COMMITS_S)
 
-    def _prewrite(self, binlogs: Sequence[TransactionBinlog]) -> BinlogError | None:
+    def _prewrite(self, entries: Sequence[Entry], binlogs: Sequence[TransactionBinlog]) -> BinlogError | None:
+        prewrites = [
+            (each.start_ts, SpooledPrewrite(each.start_ts, each.key, entry.value))
+            if isinstance(entry.value, Spool)
+            else (each.start_ts, each.prewrite())
+            for entry, each in zip(entries, binlogs, strict=True)
+        ]
         try:
-            outcomes = self._client.write_prewrites([(each.start_ts, each.prewrite()) for each in binlogs])
+            outcomes = self._client.write_prewrites(prewrites)
         except PumpUnavailable as error:
             return error
         refused = [error for error in outcomes if isinstance(error, BadBinlog)]
@@ -185,7 +192,8 @@ class Publisher:
     def _binlog(self, entry: Entry, start_ts: Tso, name: bytes) -> TransactionBinlog:
         key = self._prefix + name
         if entry.job is None:
-            return TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=entry.value)
+            value = None if isinstance(entry.value, Spool) else entry.value
+            return TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=value)
         return TransactionBinlog(
             start_ts=start_ts,
             key=key,

@@ -6,15 +6,16 @@ Several binlogs go to ours in batches on one stream (``pumphouse.v1.PumpBatch/Wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import grpc
+from google.protobuf.message import Message
 
+from pumphouse.codec.number import append_uvarint
 from pumphouse.errors import BadBinlog, BinlogError, PumpError, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
-from pumphouse.proto.pump_pb2_grpc import PumpStub
-from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
-from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.status import from_item_status, from_rpc_error
 from pumphouse.settings import TlsSettings
@@ -28,7 +29,15 @@ UNARY_IN_FLIGHT = 64
 WRITE_BYTES_PER_S = float(16 << 20)
 
 
-def refuse_too_large(payload: bytes) -> None:
+class Payload(Protocol):
+    """The bytes of a binlog. A large one may be read as late as it is sent: each `bytes` of it is a copy then."""
+
+    def __len__(self) -> int: ...
+
+    def __bytes__(self) -> bytes: ...
+
+
+def refuse_too_large(payload: Payload) -> None:
     """Raise BadBinlog over the one limit on a transaction (row P17), before anything is sent."""
     if len(payload) > MAX_TRANSACTION_BYTES:
         raise BadBinlog(
@@ -39,7 +48,7 @@ def refuse_too_large(payload: bytes) -> None:
         )
 
 
-def time_for(payloads: Iterable[bytes], timeout_s: float, bytes_per_s: float) -> float:
+def time_for(payloads: Iterable[Payload], timeout_s: float, bytes_per_s: float) -> float:
     """Seconds that a write may take: ``timeout_s``, and one more for each ``bytes_per_s`` bytes (row P17)."""
     return timeout_s + sum(map(len, payloads)) / bytes_per_s
 
@@ -73,22 +82,30 @@ class PumpConnection:
         self._bytes_per_s = bytes_per_s
         self._cluster_id = cluster_id
         self._channel = open_channel(host, tls)
-        self._stub = PumpStub(self._channel)
-        self._batches = PumpBatchStub(self._channel)
+        self._write = self._channel.unary_unary(
+            "/binlog.Pump/WriteBinlog",
+            request_serializer=bytes,
+            response_deserializer=WriteBinlogResp.FromString,
+        )
+        self._batches = self._channel.stream_stream(
+            "/pumphouse.v1.PumpBatch/WriteBinlogs",
+            request_serializer=bytes,
+            response_deserializer=WriteBinlogsResponse.FromString,
+        )
         self.ended = False  # by this client; what fails then says nothing of the Pump
 
-    def write(self, payload: bytes, timeout_s: float) -> None:
+    def write(self, payload: Payload, timeout_s: float) -> None:
         """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
         refuse_too_large(payload)
         try:
-            answer = self._stub.WriteBinlog(self._request(payload), timeout=self._time_for([payload], timeout_s))
+            answer = self._write(self._request(payload), timeout=self._time_for([payload], timeout_s))
         except grpc.RpcError as error:
             raise self._failure(error) from error
         except ValueError as error:  # what gRPC says of a channel that another thread closed
             raise self._closed() from error
         self._check(answer)
 
-    def write_many(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+    def write_many(self, payloads: Sequence[Payload], timeout_s: float) -> list[BinlogError | None]:
         """Store several at once; one outcome each, None = durable.
 
         In the order given where the Pump serves the batch call, in no particular order else.
@@ -105,7 +122,7 @@ class PumpConnection:
                 return outcomes
         return self._write_each(payloads, timeout_s)
 
-    def _write_batches(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None] | None:
+    def _write_batches(self, payloads: Sequence[Payload], timeout_s: float) -> list[BinlogError | None] | None:
         """All of them on one stream; None where the call is not known."""
         outcomes: list[BinlogError | None] = []
         failure: BinlogError = PumpUnavailable(
@@ -113,14 +130,12 @@ class PumpConnection:
         )
         spans = _batches_of(payloads)
         try:
-            answers = self._batches.WriteBinlogs(
-                self._requests(payloads, spans), timeout=self._time_for(payloads, timeout_s)
-            )
+            answers = self._batches(self._requests(payloads, spans), timeout=self._time_for(payloads, timeout_s))
             for at, answer in enumerate(answers):
                 begin, end = spans[at] if at < len(spans) else (-1, -1)
                 if (answer.batch_id, len(answer.statuses)) != (begin, end - begin):
                     # Which answer is whose is not known, so nothing of the whole stream is.
-                    answers.cancel()
+                    answers.cancel()  # type: ignore[no-untyped-call]
                     strange = PumpError(
                         f"Pump {self.node_id} answered batch {answer.batch_id} with {len(answer.statuses)} outcomes, "
                         f"due was batch {begin} with {end - begin}",
@@ -139,11 +154,16 @@ class PumpConnection:
             return outcomes + self._write_each(payloads[len(outcomes) :], timeout_s)
         return outcomes + [failure] * (len(payloads) - len(outcomes))
 
-    def _requests(self, payloads: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> Iterator[WriteBinlogsRequest]:
+    def _requests(self, payloads: Sequence[Payload], spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         for begin, end in spans:
-            yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:end])
+            request = WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin)
+            if end - begin == 1:
+                yield _with_payload(request, WriteBinlogsRequest.PAYLOADS_FIELD_NUMBER, payloads[begin])
+            else:
+                request.payloads.extend(map(bytes, payloads[begin:end]))
+                yield request.SerializeToString()
 
-    def _write_each(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+    def _write_each(self, payloads: Sequence[Payload], timeout_s: float) -> list[BinlogError | None]:
         outcomes: list[BinlogError | None] = []
         for at in range(0, len(payloads), UNARY_IN_FLIGHT):
             some = self._write_some(payloads[at : at + UNARY_IN_FLIGHT], timeout_s)
@@ -153,10 +173,10 @@ class PumpConnection:
                 return outcomes + [some[-1]] * (len(payloads) - len(outcomes))
         return outcomes
 
-    def _write_some(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+    def _write_some(self, payloads: Sequence[Payload], timeout_s: float) -> list[BinlogError | None]:
         due_s = self._time_for(payloads, timeout_s)  # they share the connection
         try:
-            calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=due_s) for payload in payloads]
+            calls = [self._write.future(self._request(payload), timeout=due_s) for payload in payloads]
         except ValueError:
             return [self._closed()] * len(payloads)
         outcomes: list[BinlogError | None] = []
@@ -182,11 +202,12 @@ class PumpConnection:
         self.ended = True
         self._channel.close()
 
-    def _time_for(self, payloads: Iterable[bytes], timeout_s: float) -> float:
+    def _time_for(self, payloads: Iterable[Payload], timeout_s: float) -> float:
         return time_for(payloads, timeout_s, self._bytes_per_s)
 
-    def _request(self, payload: bytes) -> WriteBinlogReq:
-        return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+    def _request(self, payload: Payload) -> bytes:
+        request = WriteBinlogReq(clusterID=self._cluster_id)
+        return _with_payload(request, WriteBinlogReq.PAYLOAD_FIELD_NUMBER, payload)
 
     def _failure(self, error: grpc.RpcError) -> BinlogError:
         # A multi-threaded call raises itself: an RpcError that is a Call too.
@@ -207,7 +228,15 @@ class PumpConnection:
             raise PumpError(f"Pump {self.node_id}: {answer.errmsg}", node_id=self.node_id)
 
 
-def _batches_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
+def _with_payload(request: Message, field: int, payload: Payload) -> bytes:
+    """A request with its last field, as protobuf writes it, and without the copies that protobuf makes of it."""
+    head = bytearray(request.SerializeToString())
+    append_uvarint(head, field << 3 | 2)
+    append_uvarint(head, len(payload))
+    return b"".join((head, bytes(payload)))
+
+
+def _batches_of(payloads: Sequence[Payload]) -> list[tuple[int, int]]:
     """Where each request begins and ends."""
     spans = []
     begin = size = 0

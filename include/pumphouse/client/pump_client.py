@@ -18,7 +18,7 @@ import grpc
 from pumphouse.client.commits import PERMANENT, CommitSender, Send
 from pumphouse.client.members import Members, same_process
 from pumphouse.client.probes import Probes
-from pumphouse.client.pump import WRITE_BYTES_PER_S, PumpConnection, refuse_too_large, time_for
+from pumphouse.client.pump import WRITE_BYTES_PER_S, Payload, PumpConnection, refuse_too_large, time_for
 from pumphouse.client.selector import make_selector
 from pumphouse.client.watch import PumpWatch
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -170,7 +170,7 @@ class PumpClient:
             raise outcome
         return outcome
 
-    def write_prewrites(self, prewrites: Sequence[tuple[int, bytes]]) -> list[BinlogError | None]:
+    def write_prewrites(self, prewrites: Sequence[tuple[int, Payload]]) -> list[BinlogError | None]:
         """Store the P-binlogs of many transactions, given as (start ts, payload); one outcome each, None = durable.
 
         They go to one Pump together and in this order, on one stream with few fsyncs; to a Go Pump one by one. What it
@@ -273,7 +273,7 @@ class PumpClient:
 
     # Inside
 
-    def _store(self, prewrites: Sequence[tuple[int, bytes]]) -> list[str | BinlogError]:
+    def _store(self, prewrites: Sequence[tuple[int, Payload]]) -> list[str | BinlogError]:
         """Node id of the Pump that took it, or the error, of each; raises what concerns all of them."""
         outcomes: list[str | BinlogError] = [""] * len(prewrites)
         left = []
@@ -315,7 +315,7 @@ class PumpClient:
     def _last_try(
         self,
         pump: NodeStatus,
-        prewrites: Sequence[tuple[int, bytes]],
+        prewrites: Sequence[tuple[int, Payload]],
         places: Sequence[int],
         outcomes: list[str | BinlogError],
         tried: set[PumpConnection],
@@ -344,7 +344,7 @@ class PumpClient:
     def _try(
         self,
         connected: _Connected,
-        prewrites: Sequence[tuple[int, bytes]],
+        prewrites: Sequence[tuple[int, Payload]],
         places: Sequence[int],
         outcomes: list[str | BinlogError],
         patience_s: float,

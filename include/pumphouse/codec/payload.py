@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from pumphouse.codec.number import append_uvarint
 from pumphouse.errors import BadBinlog
 from pumphouse.model.binlog import BinlogType
 from pumphouse.proto import binlog_pb2 as pb
@@ -57,6 +58,15 @@ def make_prewrite(
         ddl_job_id=ddl_job_id,
         ddl_schema_state=ddl_schema_state,
     )
+
+
+def around_prewrite(start_ts: int, key: bytes, size: int) -> tuple[bytes, bytes]:
+    """What stands before and behind a prewrite value of so many bytes in the P of DML (`make_prewrite`)."""
+    whole = make_prewrite(start_ts, key, b"")
+    behind = whole.rindex(b"\x2a\0") + 2  # two varints of zero follow
+    before = bytearray(whole[: behind - 1])
+    append_uvarint(before, size)
+    return bytes(before), whole[behind:]
 
 
 def make_commit(
