@@ -1,4 +1,4 @@
-"""A capture from a MariaDB's binlog to fsynced Pumps: the workload of transactions of ten row changes.
+"""A capture from a MariaDB's binlog to fsynced Pumps: the workload of transactions of ten row changes, and one large UPDATE.
 
 Beside it the server's own tool reads the same binlog over the same protocol into files, and does nothing else with it.
 """
@@ -17,6 +17,7 @@ from tests.support.capturedstack import CapturedStack, SemiSyncStack, captured_s
 
 TRANSACTIONS = 60_000
 COMMITS = 2_000
+LARGE = 2_000_000
 _QUANTILES: dict[str, Callable[[list[float]], float]] = {
     "p50": lambda seconds: seconds[len(seconds) // 2],
     "p99": lambda seconds: seconds[len(seconds) * 99 // 100],
@@ -38,7 +39,7 @@ _WRITE = (
 )
 
 
-def _raw(stack: CapturedStack, work: Path) -> float:
+def _raw(stack: CapturedStack, work: Path, changes: int = CHANGES) -> float:
     """Row changes a second of the tool that only copies."""
     tool = shutil.which("mariadb-binlog") or "mysqlbinlog"
     dsn = stack.dsn("source")
@@ -52,7 +53,7 @@ def _raw(stack: CapturedStack, work: Path) -> float:
          f"--port={dsn.port}", f"--user={dsn.user}", f"--password={dsn.password}", first],
         check=True,
     )  # fmt: skip
-    return CHANGES / (time.perf_counter() - began)
+    return changes / (time.perf_counter() - began)
 
 
 def _run(work: Path, runs: int) -> Result:
@@ -73,6 +74,32 @@ def _run(work: Path, runs: int) -> Result:
     return Result(
         "capture_run", "row changes/s", samples, "mariadb-binlog --raw of the same binlog, row changes/s", floor
     )
+
+
+def _large(work: Path, runs: int) -> Result:
+    """One UPDATE of many rows."""
+    samples, floors = [], []
+    for n in range(runs):
+        with captured_stack(work / f"large-{n}") as stack:
+            stack.run("CREATE DATABASE d", "CREATE TABLE d.big (id INT PRIMARY KEY, k INT, pad CHAR(60))")
+            stack.run("INSERT INTO d.big VALUES (0, 0, '')", "UPDATE d.big SET k = 1")
+            stack.captured()  # with everything compiled
+            stack.stop_capture()
+            for first in range(0, LARGE, 50_000):
+                last = min(first + 50_000, LARGE)
+                stack.run(f"INSERT INTO d.big SELECT seq, seq % 997, MD5(seq) FROM d.seq_{first + 1}_to_{last}")
+            stack.start_capture()
+            stack.captured(timeout_s=600)
+            stack.stop_capture()
+            stack.run("UPDATE d.big SET k = k + 1", "FLUSH BINARY LOGS")
+            stack.start_capture()
+            with Watch(stack.supervisor.pid(CAPTURE)) as watch:
+                stack.captured(timeout_s=600)
+            samples.append(watch.sample(LARGE))
+            floors.append(_raw(stack, work / f"raw-large-{n}", 2 * LARGE))
+    floor = sorted(floors)[len(floors) // 2]
+    name = "mariadb-binlog --raw of that and of the rows' INSERT, row changes/s"
+    return Result("capture_large", "row changes/s", samples, name, floor)
 
 
 def _semi_sync(work: Path, runs: int) -> Result:
@@ -107,4 +134,8 @@ def _commits(stack: CapturedStack, count: int) -> list[float]:
     return sorted(seconds)
 
 
-BENCHES: dict[str, Callable[[Path, int], Result]] = {"capture_run": _run, "capture_semi_sync": _semi_sync}
+BENCHES: dict[str, Callable[[Path, int], Result]] = {
+    "capture_run": _run,
+    "capture_large": _large,
+    "capture_semi_sync": _semi_sync,
+}
