@@ -1,4 +1,4 @@
-"""Waiting until a capture has passed what its source has by now, and the source shows it: see a dump (row Q4).
+"""Waiting until a capture has passed what its source has, and the source shows it: what a dump rests on (row Q4).
 
 A row that is read now was committed before. Once the capture has passed the position that the source has then, the
 transaction's commit ts lies below every timestamp that is taken afterwards. What has a commit ts was in the source's
@@ -95,29 +95,26 @@ def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK
             mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
             if not mine:
                 raise _not_captured(captures, source, server)
-            shown = _Shown(connection)
+            hidden = hides(connection)
+
+            def shown() -> GtidSet | None:
+                return None if hidden() else position_now(connection).gtids
+
             for capture_id in mine:
                 _wait(cluster, capture_id, shown, within_s, clock)
 
     return wait
 
 
-class _Shown:
-    """What the binlog of a source had, once its readers see it."""
-
-    def __init__(self, connection: Connection[Any]) -> None:
-        self._connection = connection
-        self._hidden = hides(connection)
-        self._gtids: GtidSet | None = None
-
-    def gtids(self) -> GtidSet | None:
-        """None = some of it is not seen yet."""
-        if self._gtids is None and not self._hidden():
-            self._gtids = position_now(self._connection).gtids
-        return self._gtids
-
-
-def _wait(cluster: Cluster, capture_id: str, shown: _Shown, within_s: float | None, clock: Clock) -> None:
+def _wait(
+    cluster: Cluster,
+    capture_id: str,
+    shown: Callable[[], GtidSet | None],
+    within_s: float | None,
+    clock: Clock,
+) -> None:
+    """``shown``: what the source has, once it shows all that it had; None = not yet."""
+    wanted = None
     began = seen = clock.monotonic()
     while True:
         record = next((each for each in cluster.captures() if each.capture_id == capture_id), None)
@@ -127,7 +124,8 @@ def _wait(cluster: Cluster, capture_id: str, shown: _Shown, within_s: float | No
                 hint="`pumphouse capture status` lists the captures",
                 holders=[],
             )
-        wanted = shown.gtids()
+        if wanted is None:
+            wanted = shown()
         # What a failed one says may be of a binlog that the source has no more.
         if (
             wanted is not None
