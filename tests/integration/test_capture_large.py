@@ -40,8 +40,8 @@ def test_a_large_transaction_is_in_memory_twice_while_it_is_sent_and_leaves_no_f
         stack.start_capture()
         with Peak(stack.supervisor.pid(CAPTURE)) as peak:
             stack.captured()
-        # Old and new rows; around them what was read ahead and is encoded.
-        assert peak.bytes - peak.before < 2.7 * 2 * ROWS * WIDTH
+        # Old and new rows, twice; and what a process that has just begun still loads.
+        assert peak.bytes - peak.before < 4 * 2 * ROWS * WIDTH
         stack.require_equal()
 
 
