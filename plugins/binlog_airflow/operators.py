@@ -20,6 +20,7 @@ from binlog_airflow import assets, tasks
 from binlog_airflow.advice import SOURCE, in_airflow
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, KAFKA
 from binlog_airflow.installation import Installation
+from binlog_airflow.lineage import Flow
 from binlog_airflow.retry import ended, one_sentence, policy
 from binlog_airflow.served import AirflowSkipException, TaskDeferred
 from binlog_airflow.triggers import EVERY_S, GRACE, PauseTrigger, WindowTrigger
@@ -57,6 +58,8 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
     ui_color = "#dcebf7"
     # The errors that are waited for, and for how long; what the settings say of it, `wait_s` of the class says.
     waits_on: ClassVar[tuple[type[BinlogError], ...]] = ()
+    # What it read and wrote, once it has.
+    flow: Flow | None = None
 
     def __init__(
         self,
@@ -154,6 +157,11 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
             timeout=timedelta(seconds=left) + GRACE,
         )
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What OpenLineage's provider asks for, in the process of the task; None for a task that moved no data."""
+        del task_instance
+        return None if self.flow is None else self.flow.to_openlineage()
+
     def moved(self, context: Context, end: str | int, **facts: Any) -> None:
         """Tell every asset among the outlets where it stands now."""
         for each in self.outlets:
@@ -224,7 +232,7 @@ class PumphouseSnapshotOperator(_WindowOperator):
 
     def work(self, context: Context) -> Any:
         """Window by window."""
-        done = tasks.extend_archive(interval_end(context), self.here, patience_s=self.patience_s)
+        done, self.flow = tasks.extend_archive(interval_end(context), self.here, patience_s=self.patience_s)
         if done is None:
             raise AirflowSkipException("the archive begins behind the interval's end")
         self.moved(context, done["end"], manifest=done["manifest"], transactions=done["rows"], ddls=done["ddls"])
@@ -278,7 +286,7 @@ class PumphouseCommitOperator(_WindowOperator):
 
     def work(self, context: Context) -> Any:
         """The newest window."""
-        done = tasks.commit_window(self.plan, list(self.reports), self.here, patience_s=self.patience_s)
+        done, self.flow = tasks.commit_window(self.plan, list(self.reports), self.here, patience_s=self.patience_s)
         self.moved(context, done["end"], manifest=done["manifest"], transactions=done["rows"], ddls=done["ddls"])
         return done
 
@@ -314,7 +322,7 @@ class PumphouseLoadOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """From its checkpoint on."""
-        done = tasks.load_target(run_of(context), self.conn_id, self.here)
+        done, self.flow = tasks.load_target(run_of(context), self.conn_id, self.here)
         self.moved(context, done["to"], rows=done["rows"], target=done["target"])
         return done
 
@@ -349,7 +357,8 @@ class PumphouseApplyOperator(PumphouseOperator):
             raise UsageError("no target is named", hint=f"give `target` in the conf: {offered}")
         if self.stop == "":
             raise UsageError("stop came out empty", hint="None = no stop before the interval's end")
-        return tasks.apply_interval(end, self.conn_id, self.stop, run_of(context), self.here)
+        done, self.flow = tasks.apply_interval(end, self.conn_id, self.stop, run_of(context), self.here)
+        return done
 
 
 class PumphouseKafkaOperator(PumphouseOperator):
@@ -377,7 +386,7 @@ class PumphouseKafkaOperator(PumphouseOperator):
         if self.since == "":
             raise UsageError("since came out empty", hint="None = where the topic stands")
         anew = flag("anew", self.anew)
-        done = tasks.send_to_kafka(self.since, self.here, conn_id=self.kafka_conn_id, anew=anew)
+        done, self.flow = tasks.send_to_kafka(self.since, self.here, conn_id=self.kafka_conn_id, anew=anew)
         self.moved(context, done["to_ts"], topic=done["topic"], messages=done["messages"])
         return done
 
@@ -407,7 +416,7 @@ class PumphouseDumpOperator(PumphouseOperator):
 
     def work(self, context: Context) -> Any:
         """Chunk by chunk, then the base."""
-        done = tasks.dump_source(lines("tables", self.tables), self.here)
+        done, self.flow = tasks.dump_source(lines("tables", self.tables), self.here)
         self.moved(context, done["ts"], base=done["key"], tables=done["tables"], rows=done["rows"])
         return done
 
@@ -558,7 +567,8 @@ class PumphouseRestoreOperator(PumphouseOperator):
             verify=flag("verify", self.verify),
             accept_losses=flag("accept_losses", self.accept_losses),
         )
-        return tasks.restore_at_once(form, run_of(context), self.here, replace=self.replace)
+        done, self.flow = tasks.restore_at_once(form, run_of(context), self.here, replace=self.replace)
+        return done
 
     def until_it_may_go_on(self, error: BinlogError, **waiting: Any) -> BaseTrigger:
         """The moment counts from before the wait."""

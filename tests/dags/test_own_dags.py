@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import email.policy
+import importlib.util
+import json
 import os
 import re
 import signal
@@ -263,7 +265,14 @@ def mailbox() -> Iterator[Mailbox]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, mailbox: Mailbox) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
-        yield World(tmp_path_factory.mktemp("own"), stack, connections={"smtp_default": mailbox.connection})
+        work = tmp_path_factory.mktemp("own")
+        transport = {"type": "file", "log_file_path": str(work / "lineage.jsonl"), "append": True}
+        yield World(
+            work,
+            stack,
+            connections={"smtp_default": mailbox.connection},
+            environment={"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)},
+        )
 
 
 def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_alone(world: World) -> None:
@@ -290,6 +299,48 @@ def test_the_documented_dag_brings_a_target_up_to_date(world: World) -> None:
     assert world.eu.rows()[2] == "by hand"
     told = world.api.result("nightly_reporting", run, "report")
     assert "rows, up to 20" in told
+
+
+def told_of(world: World, run: str) -> dict[str, dict[str, Any]]:
+    """By task, what OpenLineage was told of a run when the task had succeeded."""
+    events = [json.loads(line) for line in (world.work / "lineage.jsonl").read_text().splitlines()]
+    of_run = [
+        each for each in events if each["run"]["facets"].get("airflow", {}).get("dagRun", {}).get("run_id") == run
+    ]
+    return {each["job"]["name"].partition(".")[2]: each for each in of_run if each["eventType"] == "COMPLETE"}
+
+
+def names_of(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(each["namespace"], each["name"]) for each in datasets]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("airflow.providers.openlineage") is None,
+    reason="apache-airflow-providers-openlineage is not installed",
+)
+def test_openlineage_is_told_of_windows_and_of_a_targets_tables(world: World) -> None:
+    world.wait_for({"nightly_reporting"})
+    world.eu.write(5, "told")
+    run = world.run("nightly_reporting")
+    world.ended("nightly_reporting", run)
+    told, site = told_of(world, run), world.eu
+    archive = ("file", f"{world.work}/eu/archive/{site.cluster.cluster_id()}")
+    snapshot, load = told["snapshot"], told["load"]
+    assert names_of(snapshot["inputs"]) == [(f"pumphouse://{site.cluster.cluster_id()}", "binlogs")]
+    assert names_of(snapshot["outputs"]) == names_of(load["inputs"]) == [archive]
+    window, (written,) = site.archive.windows()[-1], snapshot["outputs"]
+    assert written["facets"]["pumphouse_range"]["end"] == str(window.end)
+    assert written["facets"]["pumphouse_range"]["end_time"].startswith("20")
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    assert names_of(load["outputs"]) == [(f"mysql://{site.target.host}:{site.target.port}", "d.t")]
+    (table,) = load["outputs"]
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] >= 1  # of what other tests wrote, too
+    assert {name: load["run"]["facets"]["pumphouse_tables"][name] for name in ("total", "listed")} == {
+        "total": 1,
+        "listed": 1,
+    }
+    secret = site.target.password.get_secret_value()
+    assert not secret or secret not in (world.work / "lineage.jsonl").read_text()
 
 
 @pytest.mark.row("O3")

@@ -206,7 +206,7 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
     report = _dump(settings) if with_dump else None
     if as_json:
         found = {"ts": int(genesis.ts), "jobs": genesis.ddl.jobs, "pumps": [p.node_id for p in genesis.pumps]}
-        _print_json(found if report is None else found | {"dump": asdict(report)})
+        _print_json(found if report is None else found | {"dump": report.to_dict()})
         return
     click.echo(f"{opened.url}: {describe(genesis)}")
     if not genesis.pumps:
@@ -235,7 +235,7 @@ def dump_command(context: Context, *, tables: tuple[str, ...], as_json: bool) ->
     """
     report = _dump(context.settings, tables or None)
     if as_json:
-        _print_json(asdict(report))
+        _print_json(report.to_dict())
     else:
         _print_dump(report)
 

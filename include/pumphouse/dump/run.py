@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -70,10 +71,11 @@ class DumpReport:
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
     ``without``: tables that a rule left out, with its reason; ``idle``: rules that fit no table. ``unknown``: tables of
     the source that ``schema.history`` does not know. ``objects``: what was kept as text, in words; ``unseen``: what of
-    it is not kept.
+    it is not kept. ``rows_of``: rows by table that was read, by this run or an earlier one; `to_dict` lacks it.
     """
 
     key: str
+    cluster_id: int
     low: Tso
     ts: Tso
     tables: int
@@ -90,6 +92,12 @@ class DumpReport:
     unknown: tuple[str, ...] = ()
     objects: str = ""
     unseen: tuple[str, ...] = ()
+    rows_of: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Small JSON, for XCom and ``--json``."""
+        found = asdict(replace(self, rows_of={}))
+        return {name: each for name, each in found.items() if name not in ("rows_of", "cluster_id")}
 
     def text(self) -> str:
         """What was read now, what by an earlier run, and what is older."""
@@ -220,6 +228,7 @@ class _Dump:
                 segments = [segment for table in base.tables for segment in table.segments]
                 report = DumpReport(
                     key=layout.base_document(low),
+                    cluster_id=self._archive.cluster_id,
                     low=low,
                     ts=base.ts,
                     tables=len(base.tables),
@@ -240,6 +249,7 @@ class _Dump:
                     unknown=self._unknown_tables(view, there),
                     objects=objects.counts(),
                     unseen=objects.unseen,
+                    rows_of={f"{each.db}.{each.table}": each.rows for each in base.tables if each.low >= low},
                 )
                 if report.without or report.idle or report.unknown:
                     log.warning("dump_lacks_tables", without=report.without, idle=report.idle, unknown=report.unknown)

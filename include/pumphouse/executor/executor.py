@@ -54,6 +54,7 @@ from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unfit import require_fit, tables_of, unseen
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, pieces_of
+from pumphouse.loader.written import Written
 from pumphouse.model.tso import Tso, show
 from pumphouse.replay.load import Stream
 from pumphouse.schema.dialect import Dialect
@@ -89,6 +90,7 @@ class Executor:
         """All of them, in order; of ``anew`` those that no earlier run has done, or with ``again`` all."""
         report = self._report
         report.planned(steps, dry_run=False)
+        self._written = Written(steps)
         shown = iter(report.steps)
         for step in steps.before:
             self._load_on(step)
@@ -103,6 +105,7 @@ class Executor:
         for step in steps.after:
             self._load_on(step)
             next(shown)["state"] = "done"
+        report.tables = self._written.by_name(self._view.timeline, self._rules)
         report.seconds = round(self._clock.monotonic() - self._started, 3)
         return report
 
@@ -337,6 +340,8 @@ class Executor:
             self._report.deleted += rows
         else:
             self._report.inserted += rows
+            for unit in units:
+                self._written.rows[unit.unit.table_id] += unit.rows
 
     def _stream(self, work: Work) -> Stream:
         return Stream(
@@ -346,6 +351,7 @@ class Executor:
             context=self._context(work),
             settings=self._settings,
             report=self._report,
+            written=self._written,
             progress=self._progress,
         )
 

@@ -31,6 +31,7 @@ class KafkaReport:
 
     Args:
         topic: its name.
+        cluster_id: of the archive.
         from_ts: what it sent begins behind this.
         to_ts: the topic has everything up to here.
         messages: of transactions and DDLs.
@@ -41,6 +42,7 @@ class KafkaReport:
     """
 
     topic: str
+    cluster_id: int
     from_ts: Tso
     to_ts: Tso
     messages: int = 0
@@ -52,7 +54,10 @@ class KafkaReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
         found = asdict(self)
-        return {**{name: value for name, value in found.items() if name != "losses"}, **found["losses"]}
+        return {
+            **{name: value for name, value in found.items() if name not in ("losses", "cluster_id")},
+            **found["losses"],
+        }
 
 
 def topic_name(settings: KafkaSettings, archive: Archive) -> str:
@@ -119,7 +124,7 @@ def export_kafka(
                 topic=topic,
             )
         if position is not None and begin >= end:
-            return KafkaReport(topic=topic, from_ts=begin, to_ts=begin)
+            return KafkaReport(topic=topic, cluster_id=archive.cluster_id, from_ts=begin, to_ts=begin)
         before = Before(end=position.upto, table_ids=position.table_ids) if position else None
         extract = Extract.of(archive, view, begin, end, origin.tables, before)
         start = position.begin if position else begin
@@ -138,8 +143,8 @@ def export_kafka(
     finally:
         sender.close()
     return KafkaReport(
-        topic=topic, from_ts=begin, to_ts=end, messages=made.messages, changes=made.changes, ddls=made.ddls,
-        size=made.bytes, losses=extract.losses,
+        topic=topic, cluster_id=archive.cluster_id, from_ts=begin, to_ts=end, messages=made.messages,
+        changes=made.changes, ddls=made.ddls, size=made.bytes, losses=extract.losses,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
@@ -73,6 +73,8 @@ class LoadReport:
         binlog_skipped: ranges in which TiDB skipped binlogs.
         steps: what the run consists of, in order: ``step``, ``what``, ``state`` (to do, done, done before).
         dry_run: whether nothing was done.
+        tables: rows put by this call into each table that it is about, as it is called there.
+        cluster_id: of the archive that was read.
         engine: where the last plan was decoded and applied, and why there; '' where nothing was.
         seconds: duration.
     """
@@ -96,6 +98,8 @@ class LoadReport:
     binlog_skipped: list[Range] = field(default_factory=list)
     steps: list[dict[str, str]] = field(default_factory=list)
     dry_run: bool = False
+    tables: dict[str, int] = field(default_factory=dict)
+    cluster_id: int = 0
     engine: str = ""
     seconds: float = 0.0
 
@@ -105,6 +109,7 @@ class LoadReport:
         target, task, rules = address(given.target), given.task, given.rules
         report = cls(
             target=target, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
+            cluster_id=given.view.genesis.cluster_id,
             skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
         )  # fmt: skip
         report.tell_unheard(rules)
@@ -149,8 +154,9 @@ class LoadReport:
         self.binlog_skipped += [each for each in found.binlog_skipped if each not in self.binlog_skipped]
 
     def to_dict(self) -> dict[str, Any]:
-        """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields."""
-        data = asdict(self)
+        """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields, no ``tables``."""
+        data = asdict(replace(self, tables={}))
+        del data["tables"], data["cluster_id"]
         return {
             "target": data.pop("target"),
             "task": data.pop("task"),

@@ -82,6 +82,7 @@ class Shape:
         droppable: the source may drop the key while rows are written, so that two of them have it for a while.
         others: there are other unique keys.
         stored: names of STORED columns of the source, which only a target gets that has them as plain ones.
+        table_id: the source's, where it is known.
     """
 
     db: str
@@ -91,6 +92,7 @@ class Shape:
     droppable: bool = False
     others: bool = False
     stored: tuple[str, ...] = ()
+    table_id: int = 0
 
     @property
     def name(self) -> str:

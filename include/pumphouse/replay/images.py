@@ -170,7 +170,7 @@ class Images:
             keys, key = tuple(self._unique_keys(wanted)), tuple(places[name] for name in wanted.key)
             shape = Shape(
                 wanted.db, wanted.table.name, columns, key, droppable=wanted.droppable, others=len(keys) > 1,
-                stored=tuple(sorted(wanted.stored)),
+                stored=tuple(sorted(wanted.stored)), table_id=wanted.table_id,
             )  # fmt: skip
             unknown = {at for at, key in enumerate(keys) if Equality.UNKNOWN in key.equality}
             self._goals[id(wanted)] = _Goal(wanted, shape, keys, _seed(wanted, -1), unknown)

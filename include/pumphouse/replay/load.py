@@ -25,6 +25,7 @@ from pumphouse.loader.report import LoadReport, Progress
 from pumphouse.loader.tables import comes_first
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
+from pumphouse.loader.written import Written
 from pumphouse.model.tso import Tso
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.change import Change, Round
@@ -54,6 +55,7 @@ class Stream:
         context: what decoding it needs.
         settings: the section [load].
         report: what was done is counted there.
+        written: and the rows by table.
         progress: told of each step.
     """
 
@@ -63,6 +65,7 @@ class Stream:
     context: LoadContext
     settings: LoadSettings
     report: LoadReport
+    written: Written
     progress: Progress
 
     def run(self) -> Generator[DdlEvent]:
@@ -161,6 +164,7 @@ class Stream:
         for change in (change for group in round_.groups for change in group):
             report.deleted += change.old is not None
             report.inserted += change.new is not None
+            self.written.rows[change.shape.table_id] += change.new is not None
 
 
 class _Before:

@@ -48,7 +48,8 @@ class RestoreOperator(_PlannedOperator):
         """The approved plan, and no other."""
         approved = context["ti"].xcom_pull(task_ids="approve", key=SHOWN)
         form = tasks.RestoreForm.of(context["params"])
-        return tasks.restore_target(self.plan, form, run_of(context), approved, self.here)
+        done, self.flow = tasks.restore_target(self.plan, form, run_of(context), approved, self.here)
+        return done
 
 
 class ProveOperator(_PlannedOperator):

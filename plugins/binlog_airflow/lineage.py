@@ -1,0 +1,142 @@
+"""What a task read and wrote, for Airflow's OpenLineage provider, which asks an operator for it where it is installed.
+
+Names are those of OpenLineage's naming: https://openlineage.io/docs/spec/naming. None says a user or a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from binlog_airflow.assets import moved
+
+if TYPE_CHECKING:
+    from pumphouse.archive.window import PublishedWindow
+    from pumphouse.dump.run import DumpReport
+    from pumphouse.export.kafkarun import KafkaReport
+    from pumphouse.loader.report import LoadReport
+    from pumphouse.settings import ServerSettings, Settings
+
+# Tables that an event names, those with the most rows: what collects events refuses large ones.
+MOST = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """One dataset: ``rows``, ``bytes``: written by the task; ``upto``: commit ts ``(after, upto]``, where it has it."""
+
+    namespace: str
+    name: str
+    after: int | None = None
+    upto: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What a task read and wrote. ``tables``: how many there are, of which `MOST` are among the datasets."""
+
+    inputs: Sequence[Dataset]
+    outputs: Sequence[Dataset]
+    tables: int | None = None
+
+    def to_openlineage(self) -> Any:
+        """The `OperatorLineage` of it; ImportError without the provider, which alone asks."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+        from openlineage.client.facet_v2 import RunFacet, output_statistics_output_dataset
+
+        def output(each: Dataset) -> OutputDataset:
+            counted = each.rows is not None
+            stats = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                rowCount=each.rows, size=each.bytes
+            )
+            facets = {"outputStatistics": stats} if counted else {}
+            return OutputDataset(each.namespace, each.name, facets=_facets(each), outputFacets=facets)
+
+        listed = {}
+        if self.tables is not None:
+            facet = RunFacet().with_additional_properties(total=self.tables, listed=min(self.tables, MOST))
+            listed = {"pumphouse_tables": facet}
+        return OperatorLineage(
+            inputs=[InputDataset(each.namespace, each.name, facets=_facets(each)) for each in self.inputs],
+            outputs=[output(each) for each in self.outputs],
+            run_facets=listed,
+        )
+
+
+def _facets(dataset: Dataset) -> dict[str, Any]:
+    from openlineage.client.facet_v2 import DatasetFacet, dataset_version_dataset
+
+    if dataset.upto is None:
+        return {}
+    said = moved(dataset.upto)
+    if dataset.after is not None:
+        start = moved(dataset.after)
+        said |= {"start": start["end"], "start_time": start["end_time"]}
+    version = dataset_version_dataset.DatasetVersionDatasetFacet(str(dataset.upto))
+    return {"version": version, "pumphouse_range": DatasetFacet().with_additional_properties(**said)}
+
+
+def of_windows(settings: Settings, cluster_id: int, windows: Sequence[PublishedWindow]) -> Flow | None:
+    """Pumps -> archive; None where nothing was published."""
+    if not windows:
+        return None
+    after, upto = windows[0].start, windows[-1].end
+    written = {"rows": sum(each.changes for each in windows), "bytes": sum(each.bytes for each in windows)}
+    return Flow(
+        inputs=[Dataset(namespace=f"pumphouse://{cluster_id}", name="binlogs", after=after, upto=upto)],
+        outputs=[_archive(settings, cluster_id, after=after, upto=upto, **written)],
+    )
+
+
+def of_dump(settings: Settings, report: DumpReport) -> Flow:
+    """Tables of the source -> archive."""
+    upto, rows = report.ts, sum(report.rows_of.values())
+    return Flow(
+        inputs=[Dataset(namespace=_server(settings.source), name=name) for name in _largest(report.rows_of)],
+        outputs=[_archive(settings, report.cluster_id, upto=upto, rows=rows, bytes=report.bytes)],
+        tables=len(report.rows_of),
+    )
+
+
+def of_load(settings: Settings, server: ServerSettings, report: LoadReport) -> Flow:
+    """Archive -> tables of a server; also of a restore."""
+    return Flow(
+        inputs=[_archive(settings, report.cluster_id, after=report.from_ts, upto=report.to_ts)],
+        outputs=[
+            Dataset(namespace=_server(server), name=name, upto=report.to_ts, rows=report.tables[name])
+            for name in _largest(report.tables)
+        ],
+        tables=len(report.tables),
+    )
+
+
+def of_kafka(settings: Settings, report: KafkaReport) -> Flow:
+    """Archive -> topic."""
+    after, upto = report.from_ts, report.to_ts
+    brokers = settings.kafka.bootstrap_servers.split(",")[0].strip()
+    topic = Dataset(namespace=f"kafka://{brokers}", name=report.topic, upto=upto, rows=report.messages)
+    return Flow(inputs=[_archive(settings, report.cluster_id, after=after, upto=upto)], outputs=[topic])
+
+
+def _archive(settings: Settings, cluster_id: int, **facts: int) -> Dataset:
+    """The folder of a cluster under the archive's root."""
+    root = urlsplit(settings.archive.root)
+    if root.scheme == "file":
+        place, folder = "file", str(Path(unquote(root.netloc + root.path)).absolute())
+    else:
+        place, folder = f"{root.scheme}://{root.netloc}", unquote(root.path).strip("/")
+    return Dataset(namespace=place, name=f"{folder}/{cluster_id}".removeprefix("/" * (place != "file")), **facts)
+
+
+def _server(server: ServerSettings) -> str:
+    return f"mysql://{server.unix_socket or f'{server.host}:{server.port}'}"
+
+
+def _largest(rows: Mapping[str, int]) -> list[str]:
+    return sorted(rows, key=lambda name: (-rows[name], name))[:MOST]
