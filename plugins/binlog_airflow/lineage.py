@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from binlog_airflow.assets import moved
+from binlog_airflow.xcom import clock_time
 
 if TYPE_CHECKING:
     from pumphouse.archive.window import PublishedWindow
@@ -50,22 +51,20 @@ class Flow:
         from openlineage.client.event_v2 import InputDataset, OutputDataset
         from openlineage.client.facet_v2 import RunFacet, output_statistics_output_dataset
 
-        def output(each: Dataset) -> OutputDataset:
-            counted = each.rows is not None
-            stats = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                rowCount=each.rows, size=each.bytes
-            )
-            facets = {"outputStatistics": stats} if counted else {}
-            return OutputDataset(each.namespace, each.name, facets=_facets(each), outputFacets=facets)
+        def written(each: Dataset) -> dict[str, Any]:
+            facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+            return {} if each.rows is None else {"outputStatistics": facet(rowCount=each.rows, size=each.bytes)}
 
-        listed = {}
-        if self.tables is not None:
-            facet = RunFacet().with_additional_properties(total=self.tables, listed=min(self.tables, MOST))
-            listed = {"pumphouse_tables": facet}
+        counted = {"total": self.tables, "listed": min(self.tables or 0, MOST)}
         return OperatorLineage(
             inputs=[InputDataset(each.namespace, each.name, facets=_facets(each)) for each in self.inputs],
-            outputs=[output(each) for each in self.outputs],
-            run_facets=listed,
+            outputs=[
+                OutputDataset(each.namespace, each.name, facets=_facets(each), outputFacets=written(each))
+                for each in self.outputs
+            ],
+            run_facets={}
+            if self.tables is None
+            else {"pumphouse_tables": RunFacet().with_additional_properties(**counted)},
         )
 
 
@@ -76,8 +75,7 @@ def _facets(dataset: Dataset) -> dict[str, Any]:
         return {}
     said = moved(dataset.upto)
     if dataset.after is not None:
-        start = moved(dataset.after)
-        said |= {"start": start["end"], "start_time": start["end_time"]}
+        said |= {"start": str(dataset.after), "start_time": clock_time(dataset.after)}
     version = dataset_version_dataset.DatasetVersionDatasetFacet(str(dataset.upto))
     return {"version": version, "pumphouse_range": DatasetFacet().with_additional_properties(**said)}
 

@@ -74,6 +74,7 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
         api.unpause(dag_id)
     write_up(stack, up_file, {"workload": {"rate": RATE, "processes": list(workload.writer_names)}})
     say(f"Airflow is up: {stack.airflow.url} (user admin, password in {up_file})")
+    say(f"is the data safe? {stack.airflow.url}/pumphouse/, the item Pumphouse in its navigation")
     say(
         f"on the command line: export PATH={stack.directory / 'bin'}:$PATH, then `pumphouse status` or `airflow dags list`"
     )
