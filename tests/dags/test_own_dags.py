@@ -134,7 +134,7 @@ class World:
         watch_archive = documented("watch_archive").replace("15 minutes ago", "1 second ago").replace("=60", "=20")
         (dags / "watch.py").write_text(watch_archive)
         supervisor = Supervisor(work / "run")
-        stack.callback(supervisor.stop_all)
+        stack.callback(supervisor.stop_all, timeout_s=0)
         self.airflow = AirflowServer(
             work / "airflow",
             supervisor,

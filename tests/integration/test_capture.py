@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -79,16 +78,16 @@ def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
 
 
 @pytest.mark.row("Q1", "Q2")
-def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(tmp_path: Path) -> None:
-    with captured_stack(tmp_path) as stack:
+def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
         stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
         stack.begin()
         assert "another process uses" in stack.pumphouse("capture", "run").stderr
-        elsewhere = stack.pumphouse("--set", f"capture.directory={tmp_path / 'd'}", "capture", "run")
+        elsewhere = stack.pumphouse("--set", f"capture.directory={directory / 'd'}", "capture", "run")
         assert "CaptureFenced" in elsewhere.stderr, elsewhere.stderr
         stack.captured()
         stack.stop_capture()
-        (tmp_path / "c" / "journal").rename(tmp_path / "lost")
+        (directory / "c" / "journal").rename(directory / "lost")
         stack.pumps[0].stop()
         for _ in range(2):  # the first one has not made it a new one
             gone = stack.pumphouse("capture", "run")
@@ -129,9 +128,9 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused(t
 
 
 @pytest.mark.row("Q1", "Q2", "Q4")
-def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(tmp_path: Path) -> None:
-    journal, copied = tmp_path / "c" / "journal", tmp_path / "copied"
-    with captured_stack(tmp_path) as stack:
+def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        journal, copied = directory / "c" / "journal", directory / "copied"
         stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, pad LONGTEXT)")
         stack.captured()
         stack.stop_capture()
@@ -148,12 +147,12 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
             waiter(stack.cluster, other)(1)
         waiter(stack.cluster, source)(1)
         # A journal from a backup: all that came since would be published again.
-        journal.rename(tmp_path / "newest")
+        journal.rename(directory / "newest")
         shutil.copytree(copied, journal)
         refused = stack.pumphouse("capture", "run")
         assert "a copy or a backup" in refused.stderr, refused.stderr
         shutil.rmtree(journal)
-        (tmp_path / "newest").rename(journal)
+        (directory / "newest").rename(journal)
         # GTIDs that are given twice: the numbers have grown past those that were read.
         stack.run("RESET MASTER", *(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(2, 20)))
         reset = stack.pumphouse("capture", "run")
@@ -172,15 +171,15 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         stack.run(*(f"INSERT INTO shop.a VALUES ({at}, '')" for at in range(30, 90)))
         stack.captured()
         stack.stop_capture()
-        journal.rename(tmp_path / "before")
-        shutil.copytree(tmp_path / "before", journal)
+        journal.rename(directory / "before")
+        shutil.copytree(directory / "before", journal)
         stack.run("RESET MASTER")
         stack.start_capture("--anew")
         stack.run("INSERT INTO shop.a VALUES (90, '')")
         stack.captured()
         stack.stop_capture()
         shutil.rmtree(journal)
-        (tmp_path / "before").rename(journal)
+        (directory / "before").rename(journal)
         refused = stack.pumphouse("capture", "run")
         assert "a copy or a backup" in refused.stderr, refused.stderr
         assert stack.pumphouse("capture", "forget", "main").returncode == 0
@@ -189,7 +188,7 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
 
 
 @pytest.mark.row("Q3")
-def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting(tmp_path: Path) -> None:
+def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting() -> None:
     def prepare(stack: CapturedStack) -> None:
         stack.run(
             "CREATE DATABASE shop",
@@ -205,7 +204,7 @@ def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting(tmp_path: Pa
         stack.settings["capture"]["without"] = ["shop.c", "shop.g"]
         stack.write_settings()
 
-    with captured_stack(tmp_path, prepare=prepare) as stack:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory, prepare=prepare) as stack:
         stack.begin()
         stack.run(
             "INSERT INTO shop.p VALUES (1), (2)", "INSERT INTO shop.c VALUES (1, 1)", "DELETE FROM shop.p WHERE id = 1"

@@ -99,7 +99,7 @@ def two_servers(directory: Path) -> Iterator[TwoServers]:
         print(stack.supervisor.tail(CAPTURE, 60))
         raise
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)
 
 
 def wait_for(seen: Any, timeout_s: float = 120) -> None:

@@ -217,4 +217,4 @@ def test_what_is_not_set_for_it_is_said(tmp_path: Path) -> None:
         ]
         assert any("wait_point is AFTER_COMMIT" in line["text"] for line in lines)
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)

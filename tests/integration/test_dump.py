@@ -52,7 +52,7 @@ from tests.e2e.marks import Mark, take_mark
 from tests.e2e.scenario import WHILE_RUNNING
 from tests.e2e.workload import Workload
 from tests.stack.local import SMALL, LocalStack
-from tests.support import formats
+from tests.support import formats, mariadb
 from tests.support.faultys3 import Fault, FaultyS3, from_the, impatient, now_and_then
 from tests.support.forked import popen
 from tests.support.killed import Killed
@@ -96,11 +96,16 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world() -> Iterator[World]:
+    with mariadb.directory_in_memory() as directory:
+        yield from _world(directory)
+
+
+def _world(directory: Path) -> Iterator[World]:
     values = copy.deepcopy(SMALL)
     values["pump"]["gen_binlog_interval_s"] = 0.3
     values["load"] = {"connections": 2, "engine": "local"}
-    stack = LocalStack(tmp_path, store="file", settings=values, popen=popen)
+    stack = LocalStack(directory, store="file", settings=values, popen=popen)
     try:
         stack.start_stores()
         stack.write_settings()
@@ -115,7 +120,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             yield World(stack, workload, settings, parts.archive)
         workload.check()
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)
 
 
 @pytest.mark.row("A5", "R1", "A3")
@@ -226,7 +231,7 @@ def test_a_dump_that_is_killed_at_every_chunk_among_ddl_goes_on_and_is_exact(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in turn before a note is put and after it: every chunk of the dump meets both or one of them."""
-    world.workload.start_ddl(WHILE_RUNNING, 45.0, lambda _: None)
+    world.workload.start_ddl(WHILE_RUNNING, 20.0, lambda _: None)
     put, notes, kills = FileStore.put_if_absent, 0, 0
     armed = True
 
@@ -313,7 +318,7 @@ def test_a_ddl_that_waits_for_the_lock_of_a_table_without_a_key_is_let_go_first(
 
         with pytest.raises(TableChanged, match="a DDL or a lock waits"):
             writer.read_table(version, view.end, (), while_a_ddl_waits)
-        waiting[0].result(10)
+        waiting[0].result(60)
 
 
 @pytest.mark.row("A5", "R1")

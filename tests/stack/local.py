@@ -238,12 +238,12 @@ class LocalStack:
         lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", *said, f'exec {command} "$@"']
         write_atomic(path, ("\n".join(lines) + "\n").encode(), mode=0o700)
 
-    def stop(self) -> list[str]:
-        """End every process; returns the names of those that ran."""
+    def stop(self, *, timeout_s: float = 10) -> list[str]:
+        """End every process, which has so long to obey; returns the names of those that ran."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-        return self.supervisor.stop_all(timeout_s=10)
+        return self.supervisor.stop_all(timeout_s=timeout_s)
 
     # What the parts are
 

@@ -25,9 +25,8 @@ from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.stack.local import CAPTURE, SMALL, LocalStack
 from tests.stack.mariadb import MariaDbServer
-from tests.stack.pumps import CLI
+from tests.support import forked
 from tests.support.capturing import arguments as binlog
-from tests.support.forked import popen
 from tests.support.kind import is_mysql
 from tests.support.mysql import MySqlServer, mysqld
 
@@ -40,7 +39,7 @@ class CapturedStack(LocalStack):
         values["pump"]["gen_binlog_interval_s"] = 0.3
         values["load"] = {"connections": 2, "engine": "local"}
         values["capture"] = {"directory": str(directory / "c"), **settings}
-        super().__init__(directory, store="file", settings=values, popen=popen)
+        super().__init__(directory, store="file", settings=values, popen=forked.popen)
         # A server that is not durable has in its binlog, after a kill, what it has lost.
         made = MySqlServer if is_mysql() else MariaDbServer
         self.databases["source"] = made(
@@ -75,9 +74,7 @@ class CapturedStack(LocalStack):
 
     def pumphouse(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command with the stack's settings."""
-        return subprocess.run(
-            [*CLI, "--config", str(self.config), *words], check=False, capture_output=True, text=True, timeout=300
-        )
+        return forked.run(["--config", str(self.config), *words], timeout=300)
 
     # Around it
 
@@ -183,7 +180,7 @@ def captured_stack(
         print(stack.supervisor.tail(CAPTURE, 60))
         raise
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Pumps in forks of a process that has imported them, with the kernels loaded: a start without a second of CPU.
+"""Pumps and captures in forks of a process that has imported them, with the kernels loaded: a start without seconds of CPU.
 
 What it gives is a process of its own, as of `subprocess.Popen`: with its own session, environment and streams, and it goes
 on from `pumphouse.cli.main` as one that was begun for it. The server ends with who began it.
@@ -17,6 +17,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,12 @@ from tests.stack.pumps import CLI
 _MOST = 1 << 20  # bytes of arguments and environment
 _IMPORTED = (
     "pump_service.command.cli",
+    "pumphouse.capture.check",
+    "pumphouse.capture.run",
+    "pumphouse.commands.archive",
+    "pumphouse.commands.capture",
     "pumphouse.commands.pump",
+    "pumphouse.dump.run",
     "pumphouse.registry.file",
 )
 _beginning = threading.Lock()
@@ -83,11 +89,20 @@ class Forked:
 
 
 def popen(command: list[str], **options: Any) -> Forked | subprocess.Popen[bytes]:
-    """As `subprocess.Popen`: Pumps in forks, everything else as ever."""
-    if tuple(command[: len(CLI)]) != CLI or "pump" not in command:
+    """As `subprocess.Popen`: commands of `pumphouse` in forks, everything else as ever."""
+    if tuple(command[: len(CLI)]) != CLI:
         return subprocess.Popen(command, **options)
     options = {name: value for name, value in options.items() if name not in ("stdin", "start_new_session")}
     return Forked(command[len(CLI) :], **options)
+
+
+def run(arguments: list[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+    """A command of `pumphouse` that ends, and what it said."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        code = Forked(arguments, stdout=out.buffer, stderr=err.buffer, env=os.environ).wait(timeout)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
 
 def _number(fd: int) -> int:
@@ -105,7 +120,8 @@ def _server(of: int) -> socket.socket:
     with theirs:
         subprocess.Popen(
             [sys.executable, "-m", __name__],
-            env={**os.environ, "PYTHONWARNINGS": "default"},
+            # A thread of Arrow's allocator might hold a lock at a fork.
+            env={**os.environ, "PYTHONWARNINGS": "default", "JE_ARROW_MALLOC_CONF": "background_thread:false"},
             cwd=Path(__file__).resolve().parents[2],
             stdin=theirs,
             stdout=subprocess.DEVNULL,

@@ -141,7 +141,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
         stack.start_stores()
         yield User(stack)
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +279,7 @@ def test_over_data_the_servers_name_is_asked_for_and_a_no_is_a_failed_run(user: 
     assert watch.read_checkpoint(user.stack.dsn("restore")) == before
 
 
+@pytest.mark.slow  # tests/dags/test_backfill.py types the same lines
 def test_the_documented_backfill_leads_on_from_there_and_once_more_changes_nothing(
     user: User, pages: Pages, mark: Mark, end: Tso
 ) -> None:
