@@ -30,7 +30,8 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=["client", "capture"])
+# Tests of captures have the links of the other chain, and `make demo` has all of it.
+@pytest.fixture(params=["client", pytest.param("capture", marks=pytest.mark.slow)])
 def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalStack]:
     """With a shop that writes binlogs by the client, over a bad network; and with one that speaks SQL alone."""
     stack = LocalStack(tmp_path / "stack", store="file", settings=SETTINGS, capture=request.param == "capture")
@@ -38,7 +39,7 @@ def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalStack
         stack.start_stores()
         yield stack
     finally:
-        stack.stop()
+        stack.stop(timeout_s=0)
 
 
 def _wait(ready: Callable[[], bool], timeout_s: float, workload: Workload) -> None:

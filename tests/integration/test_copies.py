@@ -83,7 +83,7 @@ def objects(archive: Archive) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
-@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_killed_by_9_at_any_moment_it_goes_on_and_every_moment_is_restored_from_the_copy(
     made: Aged, settings: Settings, target: TargetConnection, tmp_path: Path, kind: str, kills: int
 ) -> None:

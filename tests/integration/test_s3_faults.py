@@ -214,8 +214,8 @@ def test_where_the_store_goes_away_nothing_is_half_done_and_the_next_run_goes_on
     with proxy.doing(lambda _method, _path: None):
         do(world)
         count = len(proxy.requests)
-    first = 2 * list(_WORK).index(what)  # each way has its turn
-    points = range(0, count, every) if every else [count // 4, count * 3 // 4]
+    first = list(_WORK).index(what)  # each way has its turn, early or late
+    points = range(0, count, every) if every else [count * (1 + 2 * (first % 2)) // 4]
     for number, point in enumerate(points):
         world = World.new(made, s3, proxy)
         with proxy.doing(from_the(point, _DOWN[(number + first) % len(_DOWN)])), contextlib.suppress(StoreUnavailable):
@@ -226,7 +226,7 @@ def test_where_the_store_goes_away_nothing_is_half_done_and_the_next_run_goes_on
 
 
 @pytest.mark.row("A1", "A4")
-@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("rounds", [len(_DOWN), pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_a_snapshot_over_a_bad_network_publishes_each_transaction_once(
     s3: S3Server, proxy: FaultyS3, tmp_path: Path, rounds: int
 ) -> None:

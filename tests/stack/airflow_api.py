@@ -105,8 +105,8 @@ class AirflowApi:
             return str(error)
         return "\n".join(map(_log_line, content))
 
-    def backfill(self, dag_id: str, start: str, end: str, conf: dict[str, Any]) -> int:
-        """Create a backfill over [start, end] (ISO times, both inclusive); returns its id."""
+    def backfill(self, dag_id: str, start: str, end: str, conf: dict[str, Any], **more: Any) -> int:
+        """Create a backfill over [start, end] (ISO times, both inclusive), with ``more`` of its fields; returns its id."""
         body = {
             "dag_id": dag_id,
             "from_date": start,
@@ -115,6 +115,7 @@ class AirflowApi:
             "reprocess_behavior": "none",
             "max_active_runs": 1,
             "run_backwards": False,
+            **more,
         }
         made = self._create("/backfills", body)
         if made is None:

@@ -9,7 +9,7 @@ import copy
 import json
 import random
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,7 +165,7 @@ def packed(tmp_path_factory):
 
 
 # Of the bytes of an object each so-and-so-many-th by default; no power of two, so that all bits have their turn.
-_SAMPLE = 13
+_SAMPLE = 29
 
 
 def flip(small: Small, keys: list[str], step: int) -> None:
@@ -241,8 +241,9 @@ def test_every_missing_object_is_found(small):
 
 
 @pytest.mark.row("A4")
-def test_every_swapped_pair_is_found(small):
-    for one, two in combinations(small.objects, 2):
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 7])
+def test_every_swapped_pair_is_found(small, step):
+    for one, two in islice(combinations(small.objects, 2), None, None, step):
         small.put(one, small.objects[two])
         small.put(two, small.objects[one])
         found = small.problems()
