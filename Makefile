@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 # Two fifths of what the suite takes is waiting for time to pass: three workers for two cores.
 WORKERS ?= 3
+# Tests wait for no disk where memory has room for what they write.
+IN_MEMORY := $(shell { awk '/^MemAvailable/ {print $$2}' /proc/meminfo; df --output=avail /dev/shm; } 2> /dev/null | awk '$$1 + 0 > 12e6 {n++} END {if (n == 2) print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 PROTOC := build/protoc/bin/python
 SITE := build/site/venv/bin/zensical
 # Without byte code every process compiles its libraries again: seconds at each start.
@@ -94,8 +96,8 @@ kafka: $(STAMP)  ## A real Kafka for tests into build/kafka (Maven; nothing else
 test: $(STAMP) system ## All tiers (WORKERS=N pytest processes side by side, 3 where nothing is said)
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
-	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
-	$(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
+	$(IN_MEMORY) $(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ENDS)
+	$(IN_MEMORY) $(BIN)/pytest --server mysql tests/integration tests/crash/test_capture_kill.py -q -m "mysql and not slow" -n $(WORKERS) --dist loadfile -rs $(ENDS)
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
