@@ -60,7 +60,7 @@ class Capture:
             [Entry(f"0-1-{at}".encode(), value=value) for at, value in zip(made, values, strict=True)], mark
         )
         self.done += count
-        assert self.client.flush(20)
+        assert self.client.flush(60)
 
     def say(self) -> CaptureRecord:
         self.lease.say(Progress(mark=self.publisher.said))

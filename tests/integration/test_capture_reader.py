@@ -524,7 +524,7 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
                     assert each.acknowledge is not None
                     assert not committed.wait(1), "it did not wait"
                     stream.acknowledge(each)
-                    assert committed.wait(10), "it waits for ever"
+                    assert committed.wait(60), "it waits for ever"
                     break
             writer.join()
             # The answer is lost with the connection: where the next one goes on says it.
@@ -536,7 +536,7 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
             hidden = hides(source.connection)
             assert hidden()
         with open_stream(settings, end, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop):
-            assert committed.wait(10), "it waits for ever"
+            assert committed.wait(60), "it waits for ever"
         writer.join()
         assert not hidden()
     finally:

@@ -62,12 +62,12 @@ def test_a_pump_the_client_the_archive_and_the_commands_run_on_an_etcd_that_rest
             assert len(commits) == 20
             assert pump.status().state == NodeState.ONLINE
             servers.start(0)
-            riding.join(30)
+            riding.join(60)
             servers.wait()
             assert len(commits) == 21
             restarted = cluster.tso()
             eventually(lambda: cluster.node(NodeKind.PUMP, "pump-1").update_ts > restarted)
-            assert client.flush(20)
+            assert client.flush(60)
             run("snapshot")
             archive = Archive(open_store(archive_settings), cluster.cluster_id())
             archived = [

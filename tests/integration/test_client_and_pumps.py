@@ -125,7 +125,7 @@ def test_every_committed_transaction_reaches_a_stream_once_its_pump_is_back_and_
         )
         client.forget(lost)
         bank.finish(lost, committed(cluster.tso()))
-        assert client.flush(20)
+        assert client.flush(60)
         end = cluster.tso()
         found: dict[int, tuple[int, bytes]] = {}
         for pump in (a, b):

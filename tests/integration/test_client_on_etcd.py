@@ -37,8 +37,8 @@ def pumps(cluster: Cluster) -> Iterator[dict[str, FakePump]]:
 
 @pytest.mark.row("C1", "W4")
 def test_changes_of_state_arrive_at_once_though_nobody_looks(cluster: Cluster, pumps: dict[str, FakePump]) -> None:
-    # A look every ten seconds: what arrives before that was told.
-    with PumpClient(cluster, watch_interval_s=10) as client:
+    # A look every two minutes: what arrives before that was told.
+    with PumpClient(cluster, watch_interval_s=120) as client:
 
         def available() -> set[str]:
             return {status.node_id for status in client.available()} & set(pumps)
@@ -46,10 +46,10 @@ def test_changes_of_state_arrive_at_once_though_nobody_looks(cluster: Cluster, p
         assert available() == {"told-a", "told-b"}
         for state, left in ((NodeState.CLOSING, {"told-b"}), (NodeState.ONLINE, {"told-a", "told-b"})):
             pumps["told-a"].register(state)
-            eventually(lambda left=left: available() == left, within_s=8)
+            eventually(lambda left=left: available() == left)
         third = FakePump("told-c", cluster).register()
         try:
-            eventually(lambda: "told-c" in {status.node_id for status in client.available()}, within_s=8)
+            eventually(lambda: "told-c" in {status.node_id for status in client.available()})
         finally:
             third.register(NodeState.OFFLINE)
             third.stop()

@@ -39,5 +39,5 @@ def test_a_node_that_cannot_be_read_hides_no_other_from_clients_and_stops_who_mu
         thread.start()
         eventually(lambda: [each.status for each in seen] == [good])
         watch.close()
-        thread.join(10)
+        thread.join(60)
         cluster.close()

@@ -450,7 +450,7 @@ def test_a_transaction_that_the_topic_does_not_take_is_named_and_the_setting_hel
     assert kafka.values(small) == []
     entry = ConfigEntry("max.message.bytes", "200000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, small, incremental_configs=[entry])
-    kafka.admin.incremental_alter_configs([resource])[resource].result(20)
+    kafka.admin.incremental_alter_configs([resource])[resource].result(60)
     assert send(kafka, source.archive, small, since).messages == 2
     assert slavemessages.replayed(kafka.binlogs(small)) == source.snapshot()
 

@@ -76,7 +76,7 @@ def test_http_answers_are_as_the_page_says(pump: PumpServer) -> None:
 @pytest.mark.row("P7")
 def test_a_frame_has_the_columns_of_the_page(pump: PumpServer) -> None:
     request = v1.PullBatchesRequest(cluster_id=pump.cluster_id, until=pump.cluster.tso())
-    frames = [each.frame for each in pump.batch.PullBatches(request, timeout=30) if each.frame]
+    frames = [each.frame for each in pump.batch.PullBatches(request, timeout=60) if each.frame]
     assert frames
     for frame in frames:
         with pa.ipc.open_stream(frame) as reader:
@@ -109,5 +109,5 @@ def test_the_serving_line_is_as_the_page_says(tmp_path: Path) -> None:
         assert said["pid"] == process.pid
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()

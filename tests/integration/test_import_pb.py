@@ -326,7 +326,7 @@ def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path:
     words += ["--archive", f"file://{root}"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     while child.poll() is None and not list(root.glob("*/genesis.json")):
-        time.sleep(0.001)
+        time.sleep(0.01)
     child.send_signal(signal.SIGKILL)
     child.communicate()
     # One file of three, then the others.
@@ -337,7 +337,7 @@ def test_a_command_that_is_killed_anywhere_goes_on_to_the_same_archive(tmp_path:
     for _ in range(2):
         some, slow = _windows(root), _started(files, root)
         while slow.poll() is None and _windows(root) <= some:
-            time.sleep(0.001)
+            time.sleep(0.01)
         slow.send_signal(signal.SIGKILL)
         slow.communicate()
     assert _windows(root)

@@ -193,7 +193,7 @@ def test_a_twin_waits_for_the_first_and_then_skips(
     thread.join(0.5)
     assert thread.is_alive()
     connection.execute("COMMIT")
-    thread.join(10)
+    thread.join(60)
     assert answers == [False]
     assert connection.value("SELECT COUNT(*) FROM d.t") == 0
 
@@ -246,7 +246,7 @@ def test_a_delete_without_a_key_that_runs_twice_at_once_waits_before_it_looks_at
     eventually(lambda: running() == stand, what="one at the rows, the other at the first one's id")
     connection.execute("COMMIT")
     for each in twins:
-        each.join(20)
+        each.join(60)
     assert sorted(answers, key=repr) == [False, True]
     assert connection.query("SELECT id FROM d.t") == [(1,), (1,)]
 
@@ -398,14 +398,14 @@ def test_a_unit_that_stands_still_within_its_transaction_keeps_nobody_who_takes_
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert standing.wait(20)
+        assert standing.wait(60)
         with TargetConnection.open(server, owner=True) as new, TargetConnection.open(server) as worker:
             for each in (new, worker):
                 each.execute("SET innodb_lock_wait_timeout = 3")
             raised = fence.acquire(new, run="another", take_over=True)
             assert apply_unit(worker, Claim(task="main", plan=1, fence=raised.number), head(1), [ids(1)])
             go_on.set()
-            thread.join(20)
+            thread.join(60)
             assert [type(each) for each in answers] in ([FenceLost], [TargetUnavailable])
             assert new.query("SELECT id FROM d.t") == [(1,)]
 

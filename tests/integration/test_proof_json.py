@@ -64,7 +64,7 @@ def write(chain: Chain, settings: Settings) -> None:
         binlog = TransactionBinlog(start_ts=start, key=b"shop/x", prewrite_value=value.build())
         client.write_prewrite(binlog.prewrite(), start)
         client.write_commit(binlog.commit(chain.cluster.tso()), start)
-        assert client.flush(20)
+        assert client.flush(60)
 
 
 def found(proof: Proof) -> dict[str, Outcome]:

@@ -239,7 +239,7 @@ def test_no_prewrite_is_lost_or_taken_late_when_a_pump_closes_under_load(
     eventually(lambda: len(answered) > 50)
     ask_state(cluster, "pump-1", "close")
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     stop.set()
     eventually(lambda: "last_position_fixed" in pump.log())
     fence = cluster.tso()

@@ -145,7 +145,7 @@ def test_a_full_disk_fills_no_further_and_empties_itself_through_the_archive(ful
     request = SettleRequest(
         cluster_id=pump.cluster_id, start_ts=left[0], commit_ts=commit_ts, reason="the application says so", who="test"
     )
-    pump.batch.Settle(request, timeout=10)
+    pump.batch.Settle(request, timeout=60)
     full.committed.append(commit_ts)
 
     # The watermark passes by fakes that are on no file.

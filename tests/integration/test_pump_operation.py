@@ -182,7 +182,7 @@ def test_batches_of_the_client_reach_the_stream_also_past_a_small_limit_on_reque
         assert isinstance(outcomes[-1], BadBinlog)
         ends = [cluster.tso() for _ in stamps]
         client.write_commits([(ts, commit(ts, end)) for ts, end in zip(stamps, ends, strict=True)])
-        assert client.flush(20)
+        assert client.flush(60)
     pulled = [binlog.start_ts for binlog in pump.pull_until(ends[-1], after=first)]
     assert [ts for ts in pulled if ts in set(stamps)] == stamps
 

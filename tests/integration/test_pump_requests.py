@@ -40,7 +40,7 @@ def test_a_request_over_the_limit_is_refused_with_the_words_that_tidb_looks_for(
     fits = WriteBinlogsRequest(cluster_id=pump.cluster_id, payloads=[prewrite(pump.cluster.tso(), bytes(LIMIT // 2))])
 
     def through_the_stream() -> list[Any]:
-        return list(pump.batch.WriteBinlogs(iter([fits, batch, fits]), timeout=30))
+        return list(pump.batch.WriteBinlogs(iter([fits, batch, fits]), timeout=60))
 
     calls: list[tuple[int, Any]] = [(unary.ByteSize(), lambda: pump.write(payload))]
     # Often: the refusal comes while the answer to the first is on its way, or before it.

@@ -58,7 +58,7 @@ def pump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def ask(pump: PumpServer, method: str, path: str, **headers: str) -> tuple[int, str]:
     host, port = pump.http.rsplit(":", 1)
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
         answer = connection.getresponse()

@@ -77,11 +77,11 @@ def test_another_clusters_writes_and_pulls_are_refused_by_name_on_both_protocols
     assert refused.value.code() is grpc.StatusCode.UNKNOWN
     assert refused.value.details() == f"cluster ID are mismatch, 5 vs {ours}"
     with pytest.raises(grpc.RpcError) as refused:
-        next(PumpStub(shared.channel).PullBinlogs(PullBinlogReq(clusterID=6), timeout=10))
+        next(PumpStub(shared.channel).PullBinlogs(PullBinlogReq(clusterID=6), timeout=60))
     assert refused.value.code() is grpc.StatusCode.UNKNOWN
     assert refused.value.details() == f"cluster ID are mismatch, 6 vs {ours}"
     with pytest.raises(grpc.RpcError) as refused:
-        shared.batch.Status(v1.StatusRequest(cluster_id=7), timeout=10)
+        shared.batch.Status(v1.StatusRequest(cluster_id=7), timeout=60)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     error = from_rpc_error(refused.value)
     assert isinstance(error, ClusterMismatch)
@@ -163,7 +163,7 @@ def test_a_batch_stream_answers_each_payload_in_order_and_pulls_bring_arrow_fram
             cluster_id=shared.cluster_id, batch_id=8, payloads=[commit(ts, commits[ts]) for ts, _ in stamps]
         )
     )
-    answers = list(shared.batch.WriteBinlogs(iter(requests), timeout=20))
+    answers = list(shared.batch.WriteBinlogs(iter(requests), timeout=60))
     assert [a.batch_id for a in answers] == [7, 8]
     assert [s.code for s in answers[0].statuses] == [0] * 50 + [grpc.StatusCode.INVALID_ARGUMENT.value[0], 0]
     assert answers[0].statuses[50].reason == "BAD_BINLOG"
@@ -187,7 +187,7 @@ def test_a_frame_never_claims_more_than_it_and_those_before_it_brought(shared: P
     frames = 0
     import pyarrow as pa
 
-    for response in shared.batch.PullBatches(request, timeout=20):
+    for response in shared.batch.PullBatches(request, timeout=60):
         assert response.incarnation
         assert response.node_id == "pump-1"
         if response.frame:
@@ -206,7 +206,7 @@ def test_a_batch_pull_ends_at_its_bound_only_when_nothing_below_it_can_come(shar
     shared.write(prewrite(open_ts, b"late one"))
     until = shared.cluster.tso()
     request = v1.PullBatchesRequest(cluster_id=shared.cluster_id, start_from=open_ts, until=until)
-    stream = shared.batch.PullBatches(request, timeout=20)
+    stream = shared.batch.PullBatches(request, timeout=60)
     held = next(r for r in stream if r.blocker.start_ts)
     assert held.blocker.start_ts == open_ts
     assert held.blocker.prewrite_key == b"app/k"

@@ -191,7 +191,7 @@ def test_a_killed_connection_stops_the_replay_loudly_and_the_next_one_goes_on_in
                     kill_workers(target)
             eventually(lambda: errors)
             replay.input.put(txns[0])
-        reader.join(30)
+        reader.join(60)
     assert isinstance(errors[0], TargetUnavailable)
     assert 0 < len(told) < len(txns)
     assert told == txns[: len(told)], "a prefix, in the order of the input"

@@ -170,7 +170,7 @@ class Chain:
             ):
                 _run(self.at_source, statement)
             client.write_commit(binlog.commit(self.cluster.tso()), start)
-            assert client.flush(20)
+            assert client.flush(60)
 
     def settings(self, name: str) -> Settings:
         def server(dsn: Dsn) -> dict[str, Any]:

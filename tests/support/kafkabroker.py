@@ -154,7 +154,7 @@ class KafkaBroker:
         from confluent_kafka.admin import NewTopic
 
         names = {name.replace("_", "."): value for name, value in config.items()}
-        self.admin.create_topics([NewTopic(topic, 1, 1, config=names)])[topic].result(30)
+        self.admin.create_topics([NewTopic(topic, 1, 1, config=names)])[topic].result(60)
         return topic
 
     def expire(self, topic: str, before: int) -> None:
@@ -162,7 +162,7 @@ class KafkaBroker:
         from confluent_kafka import TopicPartition
 
         (done,) = self.admin.delete_records([TopicPartition(topic, 0, before)]).values()
-        done.result(20)
+        done.result(60)
 
     def messages(self, topic: str) -> list[Any]:
         """Every committed message, in the order of the topic; the library's.
@@ -193,7 +193,7 @@ class KafkaBroker:
         from confluent_kafka.admin import OffsetSpec
 
         where = TopicPartition(topic, 0)
-        return int(self.admin.list_offsets({where: OffsetSpec.latest()})[where].result(20).offset)
+        return int(self.admin.list_offsets({where: OffsetSpec.latest()})[where].result(60).offset)
 
     def values(self, topic: str) -> list[bytes]:
         return [each.value() for each in self.messages(topic)]

@@ -115,7 +115,7 @@ class PumpServer:
         assert self._said is not None
         line = self._said.readline()
         if not line:
-            code = self._process.wait(10)
+            code = self._process.wait(60)
             self._said.close()
             raise AssertionError(f"the Pump ended with {code}: {self.log()[-3000:]}")
         said = json.loads(line)
@@ -171,7 +171,7 @@ class PumpServer:
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        code = self._process.wait(20)
+        code = self._process.wait(60)
         self._closed()
         return code
 
@@ -211,7 +211,7 @@ class PumpServer:
     def write(self, payload: bytes, *, cluster_id: int | None = None) -> None:
         """One unary WriteBinlog."""
         request = WriteBinlogReq(clusterID=self.cluster_id if cluster_id is None else cluster_id, payload=payload)
-        PumpStub(self.channel).WriteBinlog(request, timeout=10)
+        PumpStub(self.channel).WriteBinlog(request, timeout=60)
 
     def transaction(self, value: bytes = b"value", **fields: Any) -> tuple[int, int]:
         """P and C; their ts."""
@@ -225,7 +225,7 @@ class PumpServer:
     def pulling(self, after: int = 0) -> Iterator[Iterator[PullBinlogResp]]:
         """A unary pull stream."""
         request = PullBinlogReq(clusterID=self.cluster_id, startFrom=Pos(offset=after))
-        stream = PumpStub(self.channel).PullBinlogs(request, timeout=30)
+        stream = PumpStub(self.channel).PullBinlogs(request, timeout=60)
         try:
             yield stream
         finally:
@@ -248,7 +248,7 @@ class PumpServer:
         """Rows of the batch pull up to ``until``; fakes are left out."""
         request = v1.PullBatchesRequest(cluster_id=self.cluster_id, start_from=after, until=until)
         rows: list[dict[str, Any]] = []
-        for response in self.batch.PullBatches(request, timeout=30):
+        for response in self.batch.PullBatches(request, timeout=60):
             if response.frame:
                 with pa.ipc.open_stream(response.frame) as reader:
                     rows += reader.read_all().to_pylist()
@@ -256,12 +256,12 @@ class PumpServer:
 
     def status(self) -> v1.StatusResponse:
         """The status call."""
-        answer: v1.StatusResponse = self.batch.Status(v1.StatusRequest(cluster_id=self.cluster_id), timeout=10)
+        answer: v1.StatusResponse = self.batch.Status(v1.StatusRequest(cluster_id=self.cluster_id), timeout=60)
         return answer
 
     def gc(self) -> v1.TriggerGcResponse:
         """Run GC."""
-        answer: v1.TriggerGcResponse = self.batch.TriggerGc(v1.TriggerGcRequest(cluster_id=self.cluster_id), timeout=30)
+        answer: v1.TriggerGcResponse = self.batch.TriggerGc(v1.TriggerGcRequest(cluster_id=self.cluster_id), timeout=60)
         return answer
 
     # ---- registry ----------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Writers:
         """End and wait."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
 
     def _run(self) -> None:
         channel = open_channel(self.pump.addr)
@@ -323,5 +323,5 @@ class Writers:
 
     def _write(self, stub: PumpStub, payload: bytes) -> None:
         self.sent.append(payload)
-        stub.WriteBinlog(WriteBinlogReq(clusterID=self.pump.cluster_id, payload=payload), timeout=10)
+        stub.WriteBinlog(WriteBinlogReq(clusterID=self.pump.cluster_id, payload=payload), timeout=60)
         self.answered.append(payload)

@@ -163,7 +163,7 @@ class SparkCluster:
                 process.kill()
         psutil.wait_procs(found, timeout=10)
         for one in self._started:
-            one.wait(10)
+            one.wait(60)
 
     def work_of(self, name: str) -> Path:
         """Where the executors of a host run, and unpack what they are given."""

@@ -141,7 +141,7 @@ def write(store: Store, *items: Item) -> list[BinlogError | None]:
     answered = threading.Event()
     got: list[BinlogError | None] = []
     submit(store, items, lambda statuses: (got.extend(statuses), answered.set()))
-    assert answered.wait(20), "no answer"
+    assert answered.wait(60), "no answer"
     return got
 
 
@@ -156,7 +156,7 @@ def settle(store: Store) -> None:
     until(lambda: store._indexer.indexed_end == _end_of_records(store), "the index did not catch up")
     passed = threading.Event()
     store._indexer.queue.call(passed.set)
-    assert passed.wait(10)
+    assert passed.wait(60)
 
 
 def find(store: Store, ts: int) -> bytes | None:
@@ -193,10 +193,10 @@ def index_stands_still(store: Store) -> Iterator[None]:
 
     def hold() -> None:
         busy.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     in_index(store, hold)
-    assert busy.wait(20)
+    assert busy.wait(60)
     try:
         yield
     finally:

@@ -9,13 +9,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], *, within_s: float = 15.0, what: str = "") -> T:
-    """What `look` says once it is truthy; AssertionError when that takes too long."""
-    until = time.monotonic() + within_s
+def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str = "") -> T:
+    """What `look` says once it is truthy; AssertionError when that takes too long. It looks the more seldom, the longer it takes."""
+    began = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > until:
+        waited = time.monotonic() - began
+        if waited > within_s:
             raise AssertionError(f"not within {within_s} s: {what or look}")
-        time.sleep(0.02)
+        time.sleep(min(0.02 + waited / 20, 0.5))

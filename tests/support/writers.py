@@ -38,7 +38,7 @@ def written_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         finally:
             close_stores()
             work.put(None)
-            thread.join(20)
+            thread.join(60)
 
 
 def nothing_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def test_the_input_stops_at_its_bytes_and_goes_on_when_one_is_popped() -> None:
     waiting.start()
     assert registry.get_sample_value("pumphouse_replay_queued_transactions") == 1
     first = intake.pop(0)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     second = intake.pop(5)
     assert first and second and [first.tag, second.tag] == ["larger than all", "next"]
@@ -301,7 +301,7 @@ def test_who_waits_for_room_learns_that_the_run_has_failed() -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     intake.fail(LoadError("the target is gone"))
-    waiting.join(10)
+    waiting.join(60)
     assert "the replay has ended: the target is gone" in str(told[0])
     with pytest.raises(LoadError, match="the target is gone"):
         intake.pop(None)

@@ -36,7 +36,7 @@ def names(statuses) -> list[str]:
 @pytest.mark.row("C3", "W1")
 def test_a_batch_goes_to_one_pump_in_its_order_on_one_stream_and_its_commits_follow(start, connect):
     pumps = {"a": start("a"), "b": start("b")}
-    client = connect()
+    client = connect(write_timeout_s=60.0)
     most = pump_module.BATCH_ITEMS
     order = [*range(5000, 5000 + most), *range(1, most + 21)]
     assert client.write_prewrites(prewrites(*order)) == [None] * (2 * most + 20)
@@ -45,7 +45,7 @@ def test_a_batch_goes_to_one_pump_in_its_order_on_one_stream_and_its_commits_fol
     assert taker.batched == [most, most, 20]
     assert taker.asked == 0
     client.write_commits([(ts, make_commit(ts, 10_000 + ts, b"key")) for ts in order])
-    assert client.flush(20)
+    assert client.flush(60)
     assert sorted(taker.of_type("Commit")) == sorted(order)
     assert (client.stats.prewrites, client.stats.commits_sent) == (len(order), len(order))
     # The next batch is the other Pump's turn.
@@ -78,7 +78,7 @@ def test_what_one_pump_does_not_take_goes_to_another_and_what_is_wrong_is_told_o
     assert good.of_type("Prewrite") == [1, 3, 5, 9]
     assert names(client.available()) == ["b"]
     client.write_commits([(ts, make_commit(ts, 100 + ts, b"key")) for ts in range(1, 11)])
-    assert client.flush(5)
+    assert client.flush(60)
     assert (sorted(full.of_type("Commit")), sorted(good.of_type("Commit"))) == ([2, 4, 6, 8, 10], [1, 3, 5, 9])
 
 
@@ -260,7 +260,7 @@ class SlowToAnswer(FileCluster):
         if self.slow.is_set():
             self.slow.clear()
             self.begun.set()
-            assert self.answer.wait(10)
+            assert self.answer.wait(60)
         return found
 
     def look(self, client: PumpClient) -> threading.Thread:
@@ -268,7 +268,7 @@ class SlowToAnswer(FileCluster):
         self.slow.set()
         looking = threading.Thread(target=client.refresh)
         looking.start()
-        assert self.begun.wait(10)
+        assert self.begun.wait(60)
         return looking
 
 
@@ -288,7 +288,7 @@ def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start
     telling.tell("a")
     eventually(lambda: names(client.available()) == ["b"])
     telling.answer.set()
-    looking.join(10)
+    looking.join(60)
     assert names(client.available()) == ["b"]
 
 
@@ -301,5 +301,5 @@ def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(st
     start("b")
     client.refresh()
     cluster.answer.set()
-    looking.join(10)
+    looking.join(60)
     assert names(client.available()) == ["a", "b"]

@@ -28,7 +28,7 @@ class Asked:
             self.of[pump.node_id] += 1
             self.now += 1
             self.most = max(self.most, self.now)
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(60)
         with self.lock:
             self.now -= 1
 

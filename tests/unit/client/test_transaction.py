@@ -96,7 +96,7 @@ def test_a_transaction_leaves_a_prewrite_and_a_commit_with_the_ts_that_the_store
 ):
     store, binlog_ = Store(), binlog(cluster)
     commit_ts = runner.run(binlog_, store)
-    assert client.flush(5)
+    assert client.flush(60)
     assert store.calls == ["prewrite", "commit"]
     assert store.commit_ts == commit_ts > binlog_.start_ts
     assert store.threads == {threading.get_ident()}
@@ -112,7 +112,7 @@ def test_a_ddl_repeats_its_job_in_the_commit(cluster, pump, client, runner):
         start_ts=cluster.tso(), key=b"k", ddl_query=b"create table t (a int)", ddl_job_id=9, ddl_schema_state=5
     )
     runner.run(ddl, Store())
-    assert client.flush(5)
+    assert client.flush(60)
     assert [(b.ddl_query, b.ddl_job_id, b.ddl_schema_state) for b in pump.taken] == [
         (b"create table t (a int)", 9, 5)
     ] * 2
@@ -124,10 +124,10 @@ def test_the_prewrite_binlog_is_sent_beside_the_stores_own_prewrite(cluster, pum
 
     def meet(binlog_: Binlog) -> None:
         if binlog_.tp == Binlog(tp="Prewrite").tp:
-            both.wait(20)
+            both.wait(60)
 
     pump.behave = meet
-    runner.run(binlog(cluster), Store(prewrite=lambda: both.wait(20)))
+    runner.run(binlog(cluster), Store(prewrite=lambda: both.wait(60)))
     assert not both.broken
 
 
@@ -161,7 +161,7 @@ def test_a_failing_prewrite_of_the_store_aborts_and_the_pump_hears_of_it(cluster
         runner.run(binlog_, store)
     assert store.calls == ["prewrite", "rollback"]
     runner.close()
-    assert client.flush(5)
+    assert client.flush(60)
     assert pump.of_type("Rollback") == [binlog_.start_ts]
     assert pump.of_type("Commit") == []
 
@@ -171,7 +171,7 @@ def test_a_failing_store_does_not_wait_for_a_slow_pump(cluster, pump, client, ru
     answer = threading.Event()
 
     def late(_: Binlog) -> None:
-        answer.wait(20)
+        answer.wait(60)
 
     pump.behave = late
     with pytest.raises(StoreError):
@@ -179,7 +179,7 @@ def test_a_failing_store_does_not_wait_for_a_slow_pump(cluster, pump, client, ru
     assert pump.taken == []
     answer.set()
     runner.close()
-    assert client.flush(5)
+    assert client.flush(60)
     assert len(pump.of_type("Rollback")) == 1
 
 
@@ -190,7 +190,7 @@ def test_a_pump_that_takes_no_prewrite_aborts_the_transaction(cluster, pump, cli
     with pytest.raises(PumpUnavailable):
         runner.run(binlog(cluster), store)
     assert store.calls == ["prewrite", "rollback"]
-    assert client.flush(5)
+    assert client.flush(60)
     assert pump.taken == []
 
 
@@ -201,7 +201,7 @@ def test_after_a_commit_of_unknown_outcome_the_pump_is_told_nothing(cluster, pum
     with pytest.raises(StoreError):
         runner.run(binlog(cluster), store)
     assert store.calls == ["prewrite", "commit"]
-    assert client.flush(5)
+    assert client.flush(60)
     assert (len(pump.taken), len(pump.of_type("Prewrite"))) == (1, 1)
 
 
@@ -211,7 +211,7 @@ def test_a_commit_that_certainly_did_not_happen_is_rolled_back(cluster, pump, cl
     with pytest.raises(SureError):
         runner.run(binlog(cluster), store)
     assert store.calls == ["prewrite", "commit", "rollback"]
-    assert client.flush(5)
+    assert client.flush(60)
     assert len(pump.of_type("Rollback")) == 1
 
 
@@ -227,7 +227,7 @@ def test_the_added_latency_is_what_the_pump_answers_later_than_the_store(cluster
 
     def later(b):
         if b.tp == Binlog(tp="Prewrite").tp:
-            assert prewritten.wait(20)
+            assert prewritten.wait(60)
             time.sleep(0.5)
 
     def slow():
@@ -235,7 +235,7 @@ def test_the_added_latency_is_what_the_pump_answers_later_than_the_store(cluster
         prewritten.set()
 
     def answered():
-        assert sent.wait(20)
+        assert sent.wait(60)
         time.sleep(0.5)
 
     pump.behave = later
@@ -268,5 +268,5 @@ def test_no_timestamp_after_both_is_an_abort(client, pump, runner, cluster):
     with pytest.raises(OSError, match="disk"):
         runner.run(binlog_, store)
     assert store.calls == ["prewrite", "rollback"]
-    assert client.flush(5)
+    assert client.flush(60)
     assert pump.of_type("Rollback") == [binlog_.start_ts]

@@ -50,7 +50,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
             held.set()
 
             def later() -> None:
-                hold.wait(10)
+                hold.wait(60)
                 stored.append(state())
                 real(writer, records, done, own=own)
 

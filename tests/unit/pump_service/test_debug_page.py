@@ -229,7 +229,7 @@ def test_a_large_prewrite_is_read_on_another_thread_while_the_loop_goes_on(tmp_p
                 assert threading.get_ident() != here
                 turned = threading.Event()
                 loop.call_soon_threadsafe(turned.set)
-                assert turned.wait(20), "the event loop stands still"
+                assert turned.wait(60), "the event loop stands still"
                 turns += 1
                 assert size <= 4 << 20
                 return super().read(at, size)

@@ -210,7 +210,7 @@ def test_a_write_that_nobody_waits_for_any_more_does_not_overwrite_a_newer_state
     def stands_still() -> None:
         if not hangs.is_set():  # the first one is on its way to a registry that stands still
             hangs.set()
-            goes_on.wait(10)
+            goes_on.wait(60)
         ended.release()
 
     cluster.first["update_node"] = stands_still
@@ -237,7 +237,7 @@ def test_a_registry_that_cannot_be_reached_does_not_hide_why_a_start_failed(clus
     mine = registrar(cluster)
     mine.write(NodeState.ONLINE, report())
     go_on = threading.Event()
-    cluster.first["update_node"] = lambda: go_on.wait(10)
+    cluster.first["update_node"] = lambda: go_on.wait(60)
 
     async def run() -> None:
         try:

@@ -32,7 +32,7 @@ def test_all_share_one_question_and_who_needs_a_fresh_answer_waits_for_the_next(
     def ask() -> int:
         number = next(asked)
         if number == 1:
-            goes_on.wait(10)
+            goes_on.wait(60)
         return number
 
     async def run() -> list[int]:
@@ -90,7 +90,7 @@ def test_no_two_fakes_get_the_same_timestamp_and_the_horizon_knows_whatever_was_
 @pytest.mark.row("P12")
 def test_a_silent_clock_of_the_cluster_takes_no_threads_of_the_pump_and_status_says_so(tmp_path: Path) -> None:
     goes_on, cluster = threading.Event(), AwayCluster(tmp_path)
-    cluster.first["tso"] = lambda: goes_on.wait(20)
+    cluster.first["tso"] = lambda: goes_on.wait(60)
     nothing: Any = None
     before = threading.active_count()
 

@@ -232,7 +232,7 @@ class HeldStore:
 
     def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
         self.asked.append(dict(checkpoints) | {"retention": now_minus_retention})
-        self.go.wait(10)
+        self.go.wait(60)
         return GcReport(started=True, gc_point=Tso(2), deletion_limit=Tso(2), freed_bytes=5)
 
 

@@ -51,7 +51,7 @@ class OneKey:
 
     def txn(self, compare, success, failure):
         self.entered.release()
-        assert self.hold.wait(10)
+        assert self.hold.wait(60)
         late = self._fault()
         with self.lock:
             done = self.value == compare[0].value
@@ -98,19 +98,19 @@ def test_an_allocation_serves_those_who_wait_and_those_who_come_meanwhile_wait_f
     store = OneKey()
     tso = EtcdTso(store, KEY, clock=SetClock())
     tso.next()
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     store.hold.clear()
     taken: list[int] = []
     threads = [threading.Thread(target=lambda: taken.append(tso.next())) for _ in range(6)]
     threads[0].start()
-    assert store.entered.acquire(timeout=10)  # its allocation is under way and covers it alone
+    assert store.entered.acquire(timeout=60)  # its allocation is under way and covers it alone
     for thread in threads[1:]:
         thread.start()
     until_waiting(tso, 5)
     assert not taken
     store.hold.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert store.written == 3
     assert sorted(taken) == [compose(1_700_000_000_000, n) for n in range(1, 7)]
     assert store.value == b"%d" % max(taken)  # and nothing is kept for later
@@ -156,7 +156,7 @@ def _taken_by(tso: EtcdTso, callers: int) -> list[int]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     return sorted(taken)
 
 
@@ -181,14 +181,14 @@ def test_those_who_wait_with_a_caller_that_is_interrupted_while_it_asks_are_serv
     store = OneKey()
     tso = EtcdTso(store, KEY, clock=SetClock())
     tso.next()
-    assert store.entered.acquire(timeout=10)
+    assert store.entered.acquire(timeout=60)
     fault, interrupted = store._fault, []
     joined = threading.Event()
 
     def once() -> bool:
         if not interrupted:
             interrupted.append(True)
-            assert joined.wait(10)
+            assert joined.wait(60)
             raise Interrupted
         return fault()
 
@@ -211,7 +211,7 @@ def test_those_who_wait_with_a_caller_that_is_interrupted_while_it_asks_are_serv
     store.hold.set()
     joined.set()
     for thread in (first, *others):
-        thread.join(10)
+        thread.join(60)
     assert len(set(taken)) == 3
 
 

@@ -73,7 +73,7 @@ def test_nobody_joins_those_who_are_to_be_closed_while_a_fork_is_under_way() -> 
     held = Begins()
     forks.close_at_fork(held)
     fork()
-    joining.join(10)
+    joining.join(60)
     assert (held.closed, late.closed, held.waits) == (1, 0, True)
     fork()
     assert (held.closed, late.closed) == (2, 1)
@@ -148,7 +148,7 @@ def thread_called(name: str) -> Iterator[threading.Event]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert named.wait(10)
+        assert named.wait(60)
         yield end
     finally:
         end.set()

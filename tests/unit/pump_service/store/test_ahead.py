@@ -23,9 +23,9 @@ def test_items_come_in_their_order_each_made_while_the_one_before_is_in_use() ->
     seen = []
     for number in one_ahead(items()):
         seen.append(number)
-        assert ready.acquire(timeout=10)
+        assert ready.acquire(timeout=60)
         if number < 4:
-            assert ready.acquire(timeout=10)  # the next one is made although this one is still in use
+            assert ready.acquire(timeout=60)  # the next one is made although this one is still in use
             ready.release()
         assert len(made) <= number + 2
     assert seen == [0, 1, 2, 3, 4]

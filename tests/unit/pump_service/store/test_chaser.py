@@ -180,7 +180,7 @@ def test_the_numbers_are_those_of_the_row(tmp_path: Path) -> None:
 def test_a_store_in_slow_mode_answers_and_loses_nothing_over_a_restart(tmp_path: Path) -> None:
     store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
     go_on = threading.Event()
-    in_index(store, lambda: go_on.wait(20))
+    in_index(store, lambda: go_on.wait(60))
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
     assert store.status().slow_mode
@@ -199,7 +199,7 @@ def test_closing_in_slow_mode_leaves_the_rest_to_the_next_start(tmp_path: Path) 
     others = threading.enumerate()
     store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
     go_on = threading.Event()
-    in_index(store, lambda: go_on.wait(20))
+    in_index(store, lambda: go_on.wait(60))
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
     closing = threading.Thread(target=store.close)

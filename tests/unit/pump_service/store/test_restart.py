@@ -469,7 +469,7 @@ def test_a_late_commit_that_was_answered_right_before_a_kill_is_still_a_late_one
 
 
 def assert_waited(event: threading.Event) -> None:
-    assert event.wait(20)
+    assert event.wait(60)
 
 
 @pytest.mark.row("P3")

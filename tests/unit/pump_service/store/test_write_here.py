@@ -336,7 +336,7 @@ def test_who_has_or_waits_for_the_write_lock_goes_first_and_the_thread_writes(pu
     def enter() -> None:
         with write_lock(pump.store):
             inside.set()
-            leave.wait(20)
+            leave.wait(60)
 
     other = threading.Thread(target=enter, daemon=True)
 
@@ -349,13 +349,13 @@ def test_who_has_or_waits_for_the_write_lock_goes_first_and_the_thread_writes(pu
     pump.fs.faults["sync"] = at_sync
     pump.submit(prewrite(10))
     pump.store.write_here()
-    assert inside.wait(20)
+    assert inside.wait(60)
     pump.submit(prewrite(11))
     pump.store.write_here()
     assert pump.answers == [durable(10)]
     leave.set()
     assert pump.come(2) == [durable(10), durable(11, THREAD)]
-    other.join(20)
+    other.join(60)
     assert pump.goes(prewrite(12)) == HERE
 
 
@@ -391,7 +391,7 @@ def test_many_threads_submit_and_each_finds_its_own_in_its_order_whoever_writes(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     answers = pump.come(240)
     found = [start for start, _, _ in answers]
     assert {status for _, status, _ in answers} == {type(None)}
@@ -428,7 +428,7 @@ def test_a_close_waits_for_the_group_that_is_written_here(pump: Pump) -> None:
     pump.store.write_here()
     assert pump.answers == [durable(10)]
     for each in closings:
-        each.join(20)
+        each.join(60)
         assert not each.is_alive()
     assert pump.reopened() == of(FIRST, 10)
 
@@ -525,11 +525,11 @@ def test_a_fake_that_is_on_no_file_is_published_when_the_write_lock_is_free_soon
     def as_who_writes() -> None:
         with write_lock(store):
             taken.set()
-            leave.wait(20)
+            leave.wait(60)
 
     thread = threading.Thread(target=as_who_writes, daemon=True)
     thread.start()
-    assert taken.wait(20)
+    assert taken.wait(60)
     assert not store.publish_unpersisted(20)
     settle(store)
     assert store.watermark == 2, "and nothing of it is left"
@@ -624,20 +624,20 @@ def test_while_somebody_looks_at_the_disk_nobody_here_waits_for_it(pump: Pump) -
 
     def look(_path: Path) -> int:
         looking.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return 1 << 40
 
     pump.clock.at += 0.5
     pump.fs.free_bytes = look  # type: ignore[method-assign]
     other = threading.Thread(target=pump.look_at_disk, daemon=True)
     other.start()
-    assert looking.wait(20)
+    assert looking.wait(60)
     pump.submit(prewrite(10))
     pump.store.write_here()
     assert pump.answers == []
     go_on.set()
     assert pump.come(1) == [durable(10, THREAD)]
-    other.join(20)
+    other.join(60)
 
 
 @pytest.mark.row("P3")

@@ -39,7 +39,7 @@ def test_what_one_thread_took_another_may_let_go() -> None:
     assert lock.try_for_group()
     other = threading.Thread(target=lock.release, daemon=True)
     other.start()
-    other.join(10)
+    other.join(60)
     assert lock.try_for_group()
 
 
@@ -80,7 +80,7 @@ def test_a_group_gives_way_to_who_waits_until_the_last_of_them_has_been_inside()
             if number == 1:
                 assert not lock.try_for_group(), "the other one is not forgotten"
         for other in others:
-            other.join(10)
+            other.join(60)
         assert sorted(inside) == [0, 1]
         assert lock.try_for_group()
 
@@ -137,12 +137,12 @@ def test_one_at_a_time_is_inside_and_nobody_starves(who: str) -> None:
     for thread in (writer, *others):
         thread.start()
     for thread in others:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     before = groups
     until(lambda: groups > before)
     stop.set()
-    writer.join(10)
+    writer.join(60)
     assert most == 1
     assert not lock.waiting
 
@@ -166,5 +166,5 @@ def test_a_thread_that_writes_group_after_group_lets_who_waits_in_before_the_nex
         lock.wait_for_group()
         groups += 1
     lock.release()
-    other.join(20)
+    other.join(60)
     assert groups <= 2

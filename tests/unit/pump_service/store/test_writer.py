@@ -87,13 +87,13 @@ def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) 
 
     def hold(_path: Path) -> None:
         first_sync.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     answers: list[int] = []
     fs.faults["sync"] = hold
     before = fs.syncs
     submit(store, [prewrite(1)], lambda _: answers.append(0))
-    assert first_sync.wait(10)
+    assert first_sync.wait(60)
     for n in range(1, 101):
         submit(store, [prewrite(n + 1)], lambda _, n=n: answers.append(n))  # type: ignore[misc]
     assert answers == [], "nobody is answered before the sync"
@@ -112,7 +112,7 @@ def test_order_of_submission_is_the_order_of_the_log_also_over_rotation(tmp_path
     for item in items:
         submit(store, [item], lambda _: left.release())
     for _ in items:
-        assert left.acquire(timeout=10)
+        assert left.acquire(timeout=60)
     assert log_payloads(store) == [item.payload for item in items]
     assert len(value_files(tmp_path)) > 8
 
@@ -145,7 +145,7 @@ def test_a_request_of_nothing_is_answered_and_harms_nobody(tmp_path: Path) -> No
         answered = threading.Event()
         submit(store, [], lambda _: None)
         submit(store, [prewrite(10)], lambda _: answered.set())
-    assert answered.wait(20)
+    assert answered.wait(60)
     store_all(store, commit(10, 20))
     assert stream(store) == [(10, 20)]
 
@@ -619,7 +619,7 @@ def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_p
         waiting.start()
         waiting.join(0.05)
         assert waiting.is_alive()
-    waiting.join(20)
+    waiting.join(60)
     assert store.prewrites.is_open(10)
 
 
@@ -634,5 +634,5 @@ def test_what_was_answered_is_not_held_while_the_writer_waits_for_more(tmp_path:
     records = Records(data, sizes - sizes, sizes, parse(data, sizes - sizes, sizes), len(data))
     store.submit(records, lambda _: answered.set())
     del data, records
-    assert answered.wait(20)
+    assert answered.wait(60)
     until(lambda: held() is None)
