@@ -34,7 +34,7 @@ def _typed(build: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.row("O1", "O4", "O6")
 @pytest.mark.usefixtures("quick_jvms")
 def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:

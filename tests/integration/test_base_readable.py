@@ -40,7 +40,7 @@ def files_of(root: Path, base: dict[str, Any], table: str) -> list[str]:
 
 @pytest.mark.row("A5", "R1")
 @pytest.mark.mariadb("zero dates in a column without a default, and what a wrong ENUM becomes")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("quick_jvms")
 def test_a_folded_base_of_every_type_is_read_by_others_and_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

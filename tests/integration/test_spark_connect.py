@@ -23,6 +23,7 @@ from tests.stack.supervisor import Supervisor
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.timeout(900)
 CODE = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "include")])}
 # Which session this was, all in one hour, and which daemon had its workers; `release`: and the server ends the session.
 _LOOK = """

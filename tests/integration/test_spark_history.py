@@ -25,7 +25,7 @@ from spark_tasks.session import build_session
 from tests.support import everytype
 from tests.support.madearchive import MadeSource, column, index
 
-pytestmark = pytest.mark.row("A6", "O4")
+pytestmark = [pytest.mark.row("A6", "O4"), pytest.mark.timeout(900)]
 _UNSIGNED = 32
 EVERY = [
     column(1, "id", MysqlType.LONGLONG, flag=3 | _UNSIGNED),

@@ -28,7 +28,7 @@ from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-
+pytestmark = pytest.mark.timeout(900)
 
 LOAD = {"buckets": 3, "engine": "spark"}
 

