@@ -6,10 +6,13 @@ import sys
 import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.stack.ports import free_port, listening
 from tests.stack.supervisor import StackError, Supervisor
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
 
 BUCKET = "pumphouse"
 REGION = "us-east-1"
@@ -80,10 +83,10 @@ class S3Server:
         self.stop()
 
 
-def serve(port: int) -> None:
-    """Serve until killed. moto checks a conditional put and carries it out in two steps: one PUT at a time."""
+def new_server(port: int) -> BaseWSGIServer:
+    """Moto, which checks a conditional put and carries it out in two steps: one PUT at a time. ``port`` 0: a free one."""
     from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import run_simple
+    from werkzeug.serving import make_server
 
     moto = DomainDispatcherApplication(create_backend_app)
     turn = threading.Lock()
@@ -94,8 +97,8 @@ def serve(port: int) -> None:
         with turn:
             return list(moto(environ, start))
 
-    run_simple("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
+    return make_server("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    new_server(int(sys.argv[1])).serve_forever()

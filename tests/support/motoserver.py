@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 from typing import Any, Self
 
 import boto3
 from pydantic import SecretStr
 
 from pumphouse.settings import ArchiveSettings
+from tests.stack.s3 import new_server
 
 
 class S3Server:
@@ -58,18 +60,18 @@ class MotoServer(S3Server):
     """``with MotoServer() as server:``"""
 
     def __enter__(self) -> Self:
-        from moto.server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
+        self._server = new_server(0)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
         # A line for each request would bury what a failing test says.
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
-        host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._server.stop()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 def s3_server() -> S3Server:
