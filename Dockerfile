@@ -1,8 +1,9 @@
 # Airflow with the DAGs, and Spark with the jobs: the batch part. The Pump has an image of its own (pump_service/Dockerfile).
 FROM python:3.12.11-slim-bookworm
-# A capture runs the source's DDL on a server program of its version (MariaDB 10.11 here), which is not started as a service.
+# A capture runs the source's DDL on a server program of its version (MariaDB 10.11 here), which is not started as a service;
+# mariadb-install-db needs a program of the client's package.
 RUN apt-get update \
- && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps mariadb-server-core \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps mariadb-server-core mariadb-client-core \
  && rm -rf /var/lib/apt/lists/*
 # Directories that volumes are mounted on take their owner from here.
 RUN useradd --uid 50000 --create-home pumphouse \

@@ -1,8 +1,8 @@
 """What docker-compose.yaml runs beside the product itself: ``python -m deploy.containers VERB``.
 
 ``secrets`` makes each password once, as a file of a volume; ``begin`` the archive; ``airflow`` Airflow's database,
-login and connections. Each may be run again and changes nothing then.
-``answers`` and ``alive`` are health checks: they import as little as they can.
+login and connections. Each may be run again and changes nothing then. ``tidy`` deletes what Airflow keeps, once a day.
+``answers``, ``alive`` and ``tidied`` are health checks: they import as little as they can.
 """
 
 from __future__ import annotations
@@ -26,10 +26,23 @@ SECRETS = Path("/run/pumphouse")
 PASSWORDS = ("s3", "source", "target", "restore", "postgres", "admin")
 # By psycopg 3 PostgreSQL refuses Airflow's query for the asset graph.
 DATABASE_URL = "postgresql+psycopg2://airflow:{}@postgres:5432/airflow"
-# What master and workers read; drivers have the secret as spark.secret.
-SPARK_CONF = "spark.authenticate true\nspark.authenticate.secret {}\n"
+# What master and workers read; drivers have the secret as spark.secret. A worker keeps the directories of ended
+# applications, with their logs, for an hour.
+SPARK_CONF = """spark.authenticate true
+spark.authenticate.secret {}
+spark.worker.cleanup.enabled true
+spark.worker.cleanup.interval 600
+spark.worker.cleanup.appDataTtl 3600
+"""
+# What somebody gives in place of a password that is made: of a source that was there before.
+GIVEN = "given"
+# Profiles with a capture, and the one with the shop.
+_CAPTURED, _SHOP = {"demo", "capture"}, "demo"
 _FRESH_S = 60.0
 _WAIT_S = 600.0
+_DAY_S = 86400.0
+# How long Airflow's runs and logs stay.
+_KEPT_DAYS = 30
 
 
 def secrets(options: argparse.Namespace) -> int:
@@ -41,10 +54,13 @@ def secrets(options: argparse.Namespace) -> int:
     made["spark/secret"] = lambda: randoms.token_urlsafe(32)
     made["spark/spark.conf"] = lambda: SPARK_CONF.format((options.directory / "spark" / "secret").read_text())
     made["pumps/token"] = lambda: randoms.token_hex(24)
+    given = options.directory / GIVEN / "source"
+    if given.is_file():  # else it is /dev/null
+        made["source/password"] = lambda: given.read_text().strip()
     for name, make in made.items():
         path = options.directory / name
         path.parent.mkdir(exist_ok=True)
-        if not path.exists():
+        if not path.exists() or (name == "source/password" and given.is_file()):
             # Users of several images read it; nobody outside of the containers that have the volume reaches it.
             new = path.with_name(f".{path.name}")
             new.write_text(make())
@@ -57,7 +73,7 @@ def secrets(options: argparse.Namespace) -> int:
 
 
 def begin(options: argparse.Namespace) -> int:
-    """Make the bucket and begin the archive, with a dump of the shop, if any; waits for what is not there yet."""
+    """Make the bucket and begin the archive, with a dump of a captured source; waits for what is not there yet."""
     del options
     import pymysql
 
@@ -87,14 +103,15 @@ def _begin() -> int:
 
     settings = Settings.read()
     _bucket(settings.archive)
-    shop = bool(os.environ.get("SHOP_HOST"))
-    if shop and not is_open():
+    profiles = set(os.environ.get("COMPOSE_PROFILES", "").split(","))
+    captured = bool(profiles & _CAPTURED)
+    if _SHOP in profiles and not is_open():
         raise ConfigError("the shop has not opened")
     with Parts(settings) as parts:
-        if shop and not any(each.gtid and is_live(each, time.time()) for each in parts.cluster.captures()):
-            raise ConfigError("the capture of the shop's server does not follow yet")
+        if captured and not any(each.gtid and is_live(each, time.time()) for each in parts.cluster.captures()):
+            raise ConfigError("the capture of the source does not follow yet: its log says why")
         genesis = init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
-        if shop and not parts.archive.bases(MAX_TSO):
+        if captured and not parts.archive.bases(MAX_TSO):
             settle = waiter(parts.cluster, settings.source)
             take_dump(parts.archive, parts.cluster, parts.history, settings, settle=settle)
         print(f"the archive at {parts.archive.url} begins at {show(genesis.ts)}")
@@ -148,15 +165,46 @@ def connections(settings: Any) -> dict[str, dict[str, Any]]:
         "password": settings.history.history_password.get_secret_value(),
         "extra": json.dumps({"url": settings.cluster.url, "history": settings.history.history}),
     }
-    for name, server in (("pumphouse_downstream", settings.target), ("pumphouse_restore", settings.restore_target)):
+    servers = {
+        "pumphouse_downstream": settings.target,
+        "pumphouse_restore": settings.restore_target,
+        "pumphouse_source": settings.source,
+    }
+    for name, server in servers.items():
         found[name] = {
-            "conn_type": "pumphouse_downstream",
+            "conn_type": "pumphouse_source" if server is settings.source else "pumphouse_downstream",
             "host": server.host,
             "port": server.port,
             "login": server.user,
             "password": server.password.get_secret_value(),
         }
     return found
+
+
+def tidy(options: argparse.Namespace) -> int:
+    """Delete runs and logs that are older than a month, at once and then once a day; until SIGTERM."""
+    del options
+    logs = Path(os.environ["AIRFLOW_HOME"]) / "logs"
+    while True:
+        before = time.time() - _KEPT_DAYS * _DAY_S
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(before))
+        command = ("db", "clean", "--clean-before-timestamp", moment, "--skip-archive", "--yes")
+        done = subprocess.run([sys.executable, "-m", "airflow", *command], check=False)
+        for path in [each for each in logs.rglob("*") if each.is_file() and each.stat().st_mtime < before]:
+            path.unlink(missing_ok=True)
+        if done.returncode == 0:
+            _tidied().touch()
+        time.sleep(_DAY_S)
+
+
+def tidied(options: argparse.Namespace) -> int:
+    """Whether ``tidy`` has done its work within two days."""
+    del options
+    return int(time.time() - _tidied().stat().st_mtime > 2 * _DAY_S)
+
+
+def _tidied() -> Path:
+    return Path(os.environ["AIRFLOW_HOME"]) / "tidied"
 
 
 def answers(options: argparse.Namespace) -> int:
@@ -196,6 +244,8 @@ def main(argv: list[str] | None = None) -> int:
     verb(secrets, SECRETS).add_argument("--own", action="append", default=[], metavar="DIRECTORY=UID")
     verb(begin)
     verb(airflow)
+    verb(tidy)
+    verb(tidied)
     asked = verb(answers)
     asked.add_argument("url")
     asked.add_argument("part", nargs="?")

@@ -6,6 +6,7 @@ closures, because they hold secrets and an option would be shown.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pumphouse.clock import Throttle
-from pumphouse.errors import BinlogError, LoadError
+from pumphouse.errors import BinlogError, LoadError, SparkUnavailable
 from pumphouse.loader import stages
 from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
@@ -23,7 +24,7 @@ from pumphouse.loader.plan import UnitId
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.work import SegmentPart
 from spark_tasks import faults
-from spark_tasks.session import build_session
+from spark_tasks.session import build_session, naming_loss
 from spark_tasks.travel import SPARK_SCHEMA, Travel
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class SparkEngine:
 
     def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
+        with naming_loss(self._settings):
+            return self._prepared(context, pieces)
+
+    def _prepared(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
@@ -135,11 +140,10 @@ class SparkEngine:
             raise LoadError("nothing was prepared")
         if all(unit in self._small for unit in units):
             return apply_here(context, [self._small[unit] for unit in units], connections=self._connections)
-        rows = (
-            self._units.filter(_of_epochs(units) & (f.col("phase") == units[0].phase))
-            .mapInArrow(_applier(context.shared(min(self._lanes, len(units))), frozenset(units)), _APPLIED_SCHEMA)
-            .collect()
-        )
+        applier = _applier(context.shared(min(self._lanes, len(units))), frozenset(units))
+        with naming_loss(self._settings):
+            wanted = self._units.filter(_of_epochs(units) & (f.col("phase") == units[0].phase))
+            rows = wanted.mapInArrow(applier, _APPLIED_SCHEMA).collect()
         for row in rows:
             if row.fault is not None:
                 raise faults.load(bytes(row.fault))
@@ -150,7 +154,9 @@ class SparkEngine:
     def close(self) -> None:
         """Drop what was prepared."""
         if self._units is not None:
-            self._units.unpersist()
+            # A server that was lost took it along.
+            with contextlib.suppress(SparkUnavailable), naming_loss(self._settings):
+                self._units.unpersist()
             self._units = None
         self._small = {}
         if self._travel is not None:

@@ -13,10 +13,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pumphouse.errors import ConfigError
+from pumphouse.errors import ConfigError, SparkUnavailable
 from spark_tasks.java import java_home
 from spark_tasks.package import code_conf
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _ANY = "0.0.0.0"  # noqa: S104 - refused as an address that others can call
 _PYTHON = "spark.pyspark.python"
+_START = "start it (python -m spark_tasks.connect_server), or set spark.master = local[*]"
+# What calls to a Connect server end with when that was killed, or was started again since.
+_LOST = re.compile(r"NO_ACTIVE_SESSION|INVALID_HANDLE|StatusCode\.UNAVAILABLE|server side session identifier")
 # As Spark itself tells which settings it may not show.
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
@@ -114,15 +117,34 @@ def _connect(app: str, settings: SparkSettings) -> SparkSession:
 
 
 def _require_answer(address: str) -> None:
-    """ConfigError when nobody listens there: the client would try for half an hour."""
+    """SparkUnavailable when nobody listens there: the client would try for half an hour."""
     try:
         parts = urlsplit(address)
         socket.create_connection((parts.hostname or "", parts.port or 15002), 10).close()
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the Spark Connect server {address} does not answer: {error}",
-            hint="start it (python -m spark_tasks.connect_server), or set spark.master = local[*]",
+        raise SparkUnavailable(f"the Spark Connect server {address} does not answer: {error}", hint=_START) from error
+
+
+@contextlib.contextmanager
+def naming_loss(settings: SparkSettings) -> Iterator[None]:
+    """SparkUnavailable where a Connect server was lost, or another one than began the session answers."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        if not settings.master.startswith("sc://") or not _LOST.search(f"{_condition(error)} {error}"):
+            raise
+        raise SparkUnavailable(
+            f"the Spark Connect server {settings.master.partition('/;')[0]} was lost: {str(error).splitlines()[0]}",
+            hint=("nothing is lost: run this again when it is back. ", _START),
         ) from error
+
+
+def _condition(error: Any) -> str:
+    """What Spark calls an error, and the status of the call."""
+    status = getattr(error, "getGrpcStatusCode", lambda: "")()
+    return f"{error.getCondition()} {status}"
 
 
 def _submitted() -> bool:
@@ -252,7 +274,8 @@ def session_for(app: str, settings: SparkSettings) -> Iterator[SparkSession]:
     before = SparkSession.getActiveSession()
     session = before or build_session(app, settings)
     try:
-        yield session
+        with naming_loss(settings):
+            yield session
     finally:
         if before is None:
             session.stop()

@@ -18,7 +18,8 @@ BinlogError
 ├─ CaptureRefused (its binlog has, or lacks, what makes a row inexact) · CaptureFenced (another process runs it)
 ├─ ImportRefused (binlog files say, or lack, what makes an archive of them inexact)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
-│            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
+│            ├─ DuplicateKey ├─ TargetUnavailable* ├─ SparkUnavailable* ├─ FenceLost ├─ ConversionUnknown
+│            └─ PartitionUnsettled
 ├─ RestoreError └─ TargetUnreachable
 ├─ TopicRefused (a Kafka topic that holds, or takes, other messages) · TopicFenced (another run has it)
 ├─ BrokersUnavailable* (Kafka does not answer)
@@ -407,6 +408,12 @@ class DuplicateKey(LoadError):
 
 class TargetUnavailable(LoadError):
     """The target does not answer, or closed the connection."""
+
+    retryable = True
+
+
+class SparkUnavailable(LoadError):
+    """The Spark Connect server does not answer, or has ended the session, as one that was killed has."""
 
     retryable = True
 

@@ -145,9 +145,15 @@ def test_every_variable_is_read_by_somebody(name: str, tmp_path: Path, monkeypat
             assert server.password.get_secret_value() == (tmp_path / server.host / "password").read_text()
         made = connections(settings)
         assert made["pumphouse_restore"]["password"] != made["pumphouse_downstream"]["password"]
+        assert (made["pumphouse_source"]["conn_type"], made["pumphouse_source"]["host"]) == (
+            "pumphouse_source",
+            "source",
+        )
     shop = (ROOT / "deploy" / "shop" / "server.py").read_text()
     for variable in found:
-        if variable.startswith("SHOP_"):
+        if variable == "COMPOSE_PROFILES":
+            assert name == "archive-begin"  # deploy.containers begin
+        elif variable.startswith("SHOP_"):
             assert f'environ.get("{variable}"' in shop, variable
         else:
             assert variable.startswith(("PUMPHOUSE_", "AIRFLOW__")), variable
@@ -186,6 +192,29 @@ def test_no_password_is_in_the_file() -> None:
             assert port.startswith("127.0.0.1:"), f"{name} is published on every address"
 
 
+@pytest.mark.row("O5")
+def test_a_source_that_was_there_before_brings_its_password_and_one_without_has_none(tmp_path: Path) -> None:
+    options = type("Options", (), {"directory": tmp_path, "own": []})()
+    secrets(options)
+    made = (tmp_path / "source" / "password").read_text()
+    (tmp_path / "given").mkdir()
+    given = tmp_path / "given" / "source"
+    given.symlink_to("/dev/null")  # what the file mounts where nobody gives one
+    secrets(options)
+    assert (tmp_path / "source" / "password").read_text() == made
+    given.unlink()
+    for text in ("of db.example.com\n", "another\n", ""):
+        given.write_text(text)
+        secrets(options)
+        assert (tmp_path / "source" / "password").read_text() == text.strip()
+
+
+@pytest.mark.row("O5")
+def test_every_service_ends_its_log_somewhere() -> None:
+    for name, service in SERVICES.items():
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+
+
 @pytest.mark.row("W6", "O5")
 @pytest.mark.parametrize("name", [name for name in SERVICES if name != "secrets"])
 def test_a_service_gets_the_secrets_that_it_names_and_no_other(name: str) -> None:
@@ -219,7 +248,7 @@ def test_every_service_is_pinned_watched_and_not_root(name: str) -> None:
         assert re.search(r"^FROM \S+:\d+\.\d+\.\d+-\S+$", text, re.MULTILINE)
         for mount in service.get("volumes", ()):
             volume, target = mount.split(":")[:2]
-            assert volume in FILE["volumes"]
+            assert volume in FILE["volumes"] or volume == "/dev/null"
             if not mount.endswith(":ro") and name != "secrets":
                 assert re.search(rf"install -d .*\s{target}\s", text), f"{target} would belong to root"
     else:
@@ -287,11 +316,13 @@ def test_profiles_and_files_named_are_there() -> None:
         "monitoring",
         "tidb",
         "connect",
+        "capture",
     }
     variables = set(re.findall(r"\$\{(\w+)", TEXT)) | {"COMPOSE_PROFILES"}
-    for line in (ROOT / "deploy" / "tidb.env").read_text().splitlines():
-        if line and not line.startswith("#"):
-            assert line.partition("=")[0] in variables
+    for path in (ROOT / "deploy").glob("*.env"):
+        for line in path.read_text().splitlines():
+            if line and not line.startswith("#"):
+                assert line.partition("=")[0] in variables, path
     for service in SERVICES.values():
         for mount in service.get("volumes", ()):
             if mount.startswith("./"):

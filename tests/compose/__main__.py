@@ -1,6 +1,7 @@
 """`make test-compose`: the compose file from nothing to a loaded target, freed files and a restore, compared by SQL.
 
-A Spark worker is killed while a load runs, a Pump and the capture while the shop sells. Any dockerd, by DOCKER_HOST; the ports of
+A Spark worker and the scheduler are killed while a load runs, a Pump and the capture while the shop sells; then loads go
+by Spark Connect, whose server is killed too, and Prometheus looks at all of it. Any dockerd, by DOCKER_HOST; the ports of
 the stack must be reachable from here. Everything is taken down at the end, with its volumes (KEEP=1 leaves it;
 RUNNING=1 takes the one that was left, with the ports in its variables).
 """
@@ -13,10 +14,14 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
+import yaml
 
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
@@ -30,7 +35,8 @@ from tests.stack.supervisor import StackError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "pumphouse-test"
-PORTS = ("AIRFLOW", "SOURCE", "TARGET", "RESTORE", "MINIO", "MINIO_CONSOLE", "PUMP_1", "PUMP_2", "SPARK")
+PORTS = ("AIRFLOW", "SOURCE", "TARGET", "RESTORE", "MINIO", "MINIO_CONSOLE", "PUMP_1", "PUMP_2", "SPARK",
+         "PROMETHEUS", "GRAFANA")  # fmt: skip
 # Short, so that windows flow and files are freed within minutes.
 VALUES = {
     "PUMPHOUSE_SNAPSHOT_CRON": "* * * * *",
@@ -38,8 +44,15 @@ VALUES = {
     "PUMPHOUSE_RETENTION_S": "15",
     "SHOP_RATE": "10",
 }
+DUMP = "binlog_dump"
 ONCE = {"secrets", "source-begin", "archive-begin", "airflow-begin"}
 KILL_ALL = "import os; os.kill(-1, 9)"  # every process of the container but its first, and this one
+WORKERS = ("spark-worker-1", "spark-worker-2")
+EXECUTOR = "CoarseGrainedExecutorBackend"
+# The second half of the run.
+CONNECT = {"COMPOSE_PROFILES": "demo,connect,monitoring", "PUMPHOUSE_SPARK_MASTER": "sc://spark-connect:15002"}
+GRAFANA = "grafana"
+_LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Stack:
@@ -90,6 +103,32 @@ class Stack:
                 waiting.append(f"{name} {state['Health']['Status']}")
         return ", ".join(waiting)
 
+    def has_image(self, service: str) -> bool:
+        """Whether the image of a service is here, or can be had."""
+        image = yaml.safe_load(self.compose("config"))["services"][service]["image"]
+        return any(
+            subprocess.run(["docker", *words, image], check=False, capture_output=True, env=self.environment).returncode
+            == 0
+            for words in (("image", "inspect"), ("pull", "-q"))
+        )
+
+    def services(self) -> list[str]:
+        """Those of the profiles."""
+        return self.compose("config", "--services").split()
+
+    def memory(self) -> dict[str, float]:
+        """MB of memory that each service's processes have, what they share divided; {} where they are of another machine."""
+        spaces = {}
+        for name, each in self.inspect().items():
+            with suppress(OSError):
+                spaces[os.readlink(f"/proc/{each['State']['Pid']}/ns/pid")] = name
+        found: dict[str, float] = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError, KeyError):
+                name = spaces[os.readlink(f"/proc/{process.pid}/ns/pid")]
+                found[name] = round(found.get(name, 0) + process.memory_full_info().pss / 1e6, 1)
+        return found
+
     def execute(self, service: str, *command: str) -> str:
         return self.compose("exec", "-T", service, *command)
 
@@ -111,6 +150,18 @@ class Stack:
             port=self.ports[name.upper()],
             password=self.execute("airflow-api", "cat", f"/run/pumphouse/{name}/password"),
         )
+
+
+def loading(api: AirflowApi) -> str:
+    """The run of `binlog_load` that runs; '' = none."""
+    return next((run["dag_run_id"] for run in api.runs(watch.LOAD) if run["state"] == "running"), "")
+
+
+def open_plan(target: Dsn) -> bool:
+    """Whether a load has begun and has not ended."""
+    with closing(target.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pumphouse.plan WHERE state = 'open'")
+        return cursor.fetchone() is not None
 
 
 class Run:
@@ -163,12 +214,17 @@ class Run:
         api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
         source, target, restore = (stack.dsn(name) for name in ("source", "target", "restore"))
         self.until("a load has ended", lambda: watch.read_checkpoint(target), 900)
+        self.memory("memory in MB, with Spark in the cluster")
         self.killed_worker(api)
+        self.dumped(api)
+        self.killed_scheduler(api, target)
         stack.kill("pump-2")
         self.until("the killed Pump is back", lambda: stack.restarts("pump-2") and not stack.healthy(), 600)
         self.until("value-log files are freed", self.freed, 900)
         stack.kill("capture")
         self.until("the killed capture is back", lambda: stack.restarts("capture") and not stack.healthy(), 600)
+        self.changed(api, target)
+        self.watched()
         stack.compose("stop", "writer")
         self.until("the capture has all that was written", lambda: self.captured(source), 600)
         stopped = compose(int(time.time() * 1000))
@@ -182,21 +238,98 @@ class Run:
     def killed_worker(self, api: AirflowApi) -> None:
         """A Spark worker, with its executor, while a load runs; the load ends well."""
 
-        def running() -> str:
-            return next((run["dag_run_id"] for run in api.runs(watch.LOAD) if run["state"] == "running"), "")
-
         def executor() -> bool:
-            return "CoarseGrainedExecutorBackend" in self.stack.execute("spark-worker-1", "ps", "-ef")
+            return EXECUTOR in self.stack.execute(WORKERS[0], "ps", "-ef")
 
-        self.until("an executor runs for a load", lambda: running() and executor(), 900)
-        run_id = running()
-        self.stack.kill("spark-worker-1")
+        self.until("an executor runs for a load", lambda: loading(api) and executor(), 900)
+        run_id = loading(api)
+        self.stack.kill(WORKERS[0])
         self.say("its worker is killed")
         if run_id:
-            state = api.wait_for_run(watch.LOAD, run_id, timeout_s=900)["state"]
-            if state != "success":
-                raise StackError(f"the load whose worker was killed: {watch.failure(api, watch.LOAD, run_id)}")
-        self.until("the killed worker is back", lambda: self.stack.restarts("spark-worker-1"), 300)
+            self.ends(api, watch.LOAD, run_id, "the load whose worker was killed has ended")
+        self.until("the killed worker is back", lambda: self.stack.restarts(WORKERS[0]), 300)
+
+    def dumped(self, api: AirflowApi) -> None:
+        """By the DAG, while the shop sells."""
+        self.ends(api, DUMP, api.trigger(DUMP), "binlog_dump has ended")
+
+    def killed_scheduler(self, api: AirflowApi, target: Dsn) -> None:
+        """With the task of a load in it: Airflow tries that again, and until then `status` tells nobody to load by hand."""
+        stack = self.stack
+        run_id = self.until("a load is under way", lambda: open_plan(target) and loading(api), 900)
+        stack.kill("airflow-scheduler")
+        self.say("its scheduler is killed")
+        said = json.loads(stack.execute("airflow-api", "sh", "-c", "pumphouse status --json; true"))
+        advised = [each for each in said["findings"] if each["next"].startswith("pumphouse load")]
+        if advised:
+            raise StackError(f"status tells to load a second time: {advised}")
+        self.until(
+            "the killed scheduler is back", lambda: stack.restarts("airflow-scheduler") and not stack.healthy(), 600
+        )
+        self.ends(api, watch.LOAD, run_id, "the load whose scheduler was killed has ended")
+
+    def changed(self, api: AirflowApi, target: Dsn) -> None:
+        """The profiles `connect` and `monitoring` beside the shop; then the Connect server is killed with a load in it."""
+        stack = self.stack
+        stack.environment |= CONNECT
+        wanted = [each for each in stack.services() if each != GRAFANA or stack.has_image(GRAFANA)]
+        if GRAFANA not in wanted:
+            self.say("Grafana is left out: its image is not to be had")
+        stack.compose("up", "-d", *wanted, seen=True)
+        self.until("every health check holds, with Spark Connect and Prometheus", lambda: not stack.healthy(), 1200)
+        loaded = watch.read_checkpoint(target)
+        self.until("a load by Spark Connect has ended", lambda: watch.read_checkpoint(target) > loaded, 900)
+        self.memory("memory in MB, with Spark Connect and Prometheus")
+        # Executors that stand still keep the load in the server.
+        for each in WORKERS:
+            stack.execute(each, "pkill", "-STOP", "-f", EXECUTOR)
+        run_id = self.until("a load by Spark Connect is under way", lambda: open_plan(target) and loading(api), 900)
+        time.sleep(5)
+        stack.kill("spark-connect")
+        self.say("its server is killed")
+        for each in WORKERS:
+            stack.execute(each, "sh", "-c", f"pkill -CONT -f {EXECUTOR}; true")
+        self.ends(api, watch.LOAD, run_id, "the load whose Connect server was killed has ended")
+        (task,) = api.tasks(watch.LOAD, run_id)
+        log = "".join(api.log(watch.LOAD, run_id, task["task_id"], number) for number in range(1, task["try_number"]))
+        if "the Spark Connect server" not in log or "Traceback" in log:
+            raise StackError(f"the load does not say that its server was lost: {log[-3000:]}")
+
+    def watched(self) -> None:
+        """Prometheus scrapes all that its file names, and has every rule of ours."""
+        rules = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
+        wanted = {rule["alert"] for group in rules for rule in group["rules"]}
+
+        def asked(path: str) -> Any:
+            with _LOCAL.open(f"http://127.0.0.1:{self.stack.ports['PROMETHEUS']}/api/v1/{path}", timeout=10) as answer:
+                return json.loads(answer.read())["data"]
+
+        def scraped() -> bool:
+            health = [each["health"] for each in asked("targets?state=active")["activeTargets"]]
+            return len(health) == 3 and set(health) == {"up"}
+
+        def evaluated() -> bool:
+            found = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+            return wanted == {each["name"] for each in found} and {each["health"] for each in found} == {"ok"}
+
+        self.until("Prometheus scrapes both Pumps and the exporter", scraped, 300)
+        self.until(f"Prometheus evaluates {len(wanted)} rules", evaluated, 300)
+        for metric in ("binlog_pump_storage_max_commit_ts", "pumphouse_archive_seconds"):
+            if not asked(f"query?query={metric}")["result"]:
+                raise StackError(f"Prometheus has no {metric}")
+
+    def memory(self, what: str) -> None:
+        """What each service has."""
+        found = self.stack.memory()
+        self.figures[what] = found | {"all": round(sum(found.values()))}
+        self.say(f"{what}: {self.figures[what]['all']}")
+
+    def ends(self, api: AirflowApi, dag_id: str, run_id: str, what: str) -> None:
+        """Wait for a run that has to end well."""
+        if api.wait_for_run(dag_id, run_id, timeout_s=1200)["state"] != "success":
+            raise StackError(f"not so: {what}: {watch.failure(api, dag_id, run_id)}")
+        self.figures[what] = round(time.monotonic() - self.began, 1)
+        self.say(what)
 
     def captured(self, source: Dsn) -> bool:
         """Whether all that the source has is in the Pumps."""

@@ -180,6 +180,13 @@ def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
     target.execute("DELETE FROM pumphouse.failed")  # as of a run that was killed
     (stopped,) = found(look(mine), "[target]")
     assert (stopped.severity, "failed" in stopped.what) == (Severity.WARNING, False)
+    assert stopped.next == "pumphouse load"
+    target.execute("UPDATE pumphouse.fence SET run = 'scheduled__1 of binlog_load'")
+    (stopped,) = found(look(mine), "[target]")
+    assert (
+        stopped.next
+        == "pumphouse status, some minutes later: Airflow goes on with scheduled__1 of binlog_load by itself"
+    )
     fence.acquire(target, run="another")
     assert not found(look(mine), "[target]"), "somebody is at work on it"
 

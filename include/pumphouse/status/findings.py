@@ -26,6 +26,8 @@ OPEN_S = 10.0
 # A capture that works is some tenths of a second behind, and some seconds behind a large transaction.
 CAPTURE_LAG_S = 60.0
 _SHOWN = 5
+# In the name of a run: of a DAG.
+_OF_DAG = " of "
 
 
 def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Finding, ...]:
@@ -204,6 +206,10 @@ def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
     loads, name = not only_restored(target.section), target.section.removeprefix("targets.")
     load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
     who = f"[{target.section}] {target.address}"
+    again = load
+    if _OF_DAG in target.last_run and not target.failed:
+        # Its worker was killed: Airflow notices when the heartbeat stays away, and tries the run again.
+        again = f"pumphouse status, some minutes later: Airflow goes on with {target.last_run} by itself"
     rules = "load.rules" if name == "target" or not loads else f"targets.{name}.rules"
     for table, why in target.parked.items():
         without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
@@ -217,7 +223,7 @@ def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
     elif target.held_by and target.state != TargetState.READY:
         pass  # somebody is at work on it
     elif loads and target.state == TargetState.INCOMPLETE and target.reason == BEGINNING:
-        yield _error(who, f"{target.task} is {target.state}: {target.reason}", load)
+        yield _error(who, f"{target.task} is {target.state}: {target.reason}", again)
     elif target.state and target.state != TargetState.READY:
         into = f"--into {name} " if loads else ""
         yield _error(
@@ -236,7 +242,7 @@ def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
             failed = f"; {what}" if target.failed else ""
             at = show(target.at or 0)
             what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {at}{failed}"
-        yield (_error if target.failed else _warning)(who, what, load)
+        yield (_error if target.failed else _warning)(who, what, again)
     elif loads and target.lag_s is not None and target.lag_s > late_s and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 

@@ -419,6 +419,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
     with TargetConnection.open(settings, timeout_s=_ONE_S) as connection:
         if not has_checkpoints(connection):
             return [TargetStatus(section=section, address=where, tables=_tables(connection))]
+        last_run = str(connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1") or "")  # noqa: S608
         held_by, known, said = fence.owned_by(connection), state.read_all(connection), Rules.of(rules, Tso(0)).tables
         out_of = {each.task: read_left_out(connection, each.task) for each in known}
         found = [
@@ -435,6 +436,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
                 left_out={n: str(out) for n, out in out_of[each.task].items() if not out.parked and n not in said},
                 failed="" if held_by else read_failed_load(connection, each.task),
                 stopped_before=None if held_by else _stopped_before(connection, each.task),
+                last_run=last_run,
             )
             for each in known
         ]

@@ -161,7 +161,8 @@ class TargetStatus:
     ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now; None of a server
     that was restored: nothing keeps it up to date. ``parked``: tables that a rule
     has put in quarantine, and since when and why. ``left_out``: tables that a rule left out which is gone from the
-    settings. ``stopped_before``: end of a plan that nobody goes on with. ``failed``: when and how the last load failed.
+    settings. ``stopped_before``: end of a plan that nobody goes on with now. ``last_run``: who had the target last.
+    ``failed``: when and how the last load failed.
     ``tables``: how many tables lie there without a checkpoint.
     """
 
@@ -177,6 +178,7 @@ class TargetStatus:
     parked: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     stopped_before: Tso | None = None
+    last_run: str = ""
     failed: str = ""
     tables: int = 0
 
