@@ -137,7 +137,7 @@ def naming_loss(settings: SparkSettings) -> Iterator[None]:
             raise
         raise SparkUnavailable(
             f"the Spark Connect server {settings.master.partition('/;')[0]} was lost: {str(error).splitlines()[0]}",
-            hint=("nothing is lost: run this again when it is back. ", _START),
+            hint="run this again when it is back: it goes on where it stopped",
         ) from error
 
 

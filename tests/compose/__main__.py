@@ -113,8 +113,10 @@ class Stack:
         )
 
     def services(self) -> list[str]:
-        """Those of the profiles."""
-        return self.compose("config", "--services").split()
+        """Those of the profiles; of an old docker-compose, `config` has the others too."""
+        profiles = set(self.environment["COMPOSE_PROFILES"].split(","))
+        found = yaml.safe_load(self.compose("config"))["services"]
+        return [name for name, each in found.items() if not each.get("profiles") or profiles & {*each["profiles"]}]
 
     def memory(self) -> dict[str, float]:
         """MB of memory that each service's processes have, what they share divided; {} where they are of another machine."""
@@ -256,7 +258,9 @@ class Run:
     def killed_scheduler(self, api: AirflowApi, target: Dsn) -> None:
         """With the task of a load in it: Airflow tries that again, and until then `status` tells nobody to load by hand."""
         stack = self.stack
-        run_id = self.until("a load is under way", lambda: open_plan(target) and loading(api), 900)
+        before = loading(api)
+        self.until("a load is under way", lambda: open_plan(target) and loading(api) not in ("", before), 900)
+        run_id = loading(api)
         stack.kill("airflow-scheduler")
         self.say("its scheduler is killed")
         said = json.loads(stack.execute("airflow-api", "sh", "-c", "pumphouse status --json; true"))
@@ -267,6 +271,8 @@ class Run:
             "the killed scheduler is back", lambda: stack.restarts("airflow-scheduler") and not stack.healthy(), 600
         )
         self.ends(api, watch.LOAD, run_id, "the load whose scheduler was killed has ended")
+        if {each["try_number"] for each in api.tasks(watch.LOAD, run_id)} == {1}:
+            raise StackError(f"the load {run_id} went on although its scheduler was killed")
 
     def changed(self, api: AirflowApi, target: Dsn) -> None:
         """The profiles `connect` and `monitoring` beside the shop; then the Connect server is killed with a load in it."""
