@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
+from pyspark.errors.exceptions.connect import PythonException, SparkConnectException, SparkConnectGrpcException
 
 from pumphouse.errors import SparkUnavailable
 from pumphouse.settings import SparkSettings
-from spark_tasks.session import build_session
+from spark_tasks.session import build_session, naming_loss
 from tests.stack.spark import SparkConnectServer
 from tests.stack.supervisor import Supervisor
 from tests.support.waiting import eventually
@@ -89,44 +91,24 @@ def test_loads_of_an_hour_share_a_session_and_its_daemon_until_the_server_ends_i
     assert look(f"{url}/;session_id={named}")[0] == named
 
 
-_LOST = """
-import sys
-from pumphouse.settings import SparkSettings
-from spark_tasks.session import session_for
-
-with session_for("look", SparkSettings(master=sys.argv[1])) as session:
-    print(session.range(0, 3).count(), flush=True)
-    sys.stdin.readline()
-    print(session.range(0, 3).count(), flush=True)
-"""
-
-
 @pytest.mark.row("O4")
-def test_a_server_that_was_killed_and_started_again_is_named_and_may_be_tried_again(
-    tmp_path: Path, quick_jvms: str
-) -> None:
-    del quick_jvms
-    supervisor = Supervisor(tmp_path / "run")
-    server = SparkConnectServer(supervisor, master="local[1]")
-    server.start()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-c", _LOST, server.url],
-            env=os.environ | CODE,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as client:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "3\n"
-            supervisor.stop(server.name)
-            server.start(port=server.port)
-            _, said = client.communicate("go on\n", timeout=400)
-        assert f"SparkUnavailable: the Spark Connect server {server.url} was lost" in said
-    finally:
-        supervisor.stop_all()
-    assert SparkUnavailable.retryable
+def test_a_server_that_was_lost_is_named_and_may_be_tried_again_and_an_error_of_ours_stays_what_it_is() -> None:
+    settings = SparkSettings(master="sc://127.0.0.1:1/;use_ssl=true")
+    closed = SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={})
+    # As of a server that was killed during a call, and was back before the client gave up.
+    began = "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND on the server"
+    gone = SparkConnectGrpcException("Connection refused", grpc_status_code=grpc.StatusCode.UNAVAILABLE)
+    for error in (closed, SparkConnectGrpcException(began), gone):
+        with (
+            pytest.raises(SparkUnavailable, match=r"server sc://127\.0\.0\.1:1 was lost: ") as lost,
+            naming_loss(settings),
+        ):
+            raise error
+        assert lost.value.retryable
+        with pytest.raises(type(error)), naming_loss(SparkSettings(master="spark://127.0.0.1:1")):
+            raise error
+    with pytest.raises(PythonException), naming_loss(settings):
+        raise PythonException("KeyError: 'a bug'")
 
 
 def test_a_server_that_does_not_answer_is_named_at_once() -> None:

@@ -37,9 +37,9 @@ class SparkConnectServer:
     def _port_file(self) -> Path:
         return self.supervisor.run_dir / f"{self.name}.port"
 
-    def start(self, config: Path | None = None, port: int = 0) -> None:
-        """Start with that settings file, on a free port or on that one, and wait until it listens."""
-        self.port = port or free_port()
+    def start(self, config: Path | None = None) -> None:
+        """Start with that settings file, and wait until it listens."""
+        self.port = free_port()
         self._port_file.write_text(f"{self.port}")
         command = [
             sys.executable,
