@@ -5,7 +5,7 @@ Names are those of OpenLineage's naming: https://openlineage.io/docs/spec/naming
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from pumphouse.dump.run import DumpReport
     from pumphouse.export.kafkarun import KafkaReport
     from pumphouse.loader.report import LoadReport
+    from pumphouse.model.tablerows import TableRows
     from pumphouse.settings import ServerSettings, Settings
-
-# Tables that an event names, those with the most rows: what collects events refuses large ones.
-MOST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +37,11 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What a task read and wrote. ``tables``: how many there are, of which `MOST` are among the datasets."""
+    """What a task read and wrote. ``tables``: of those of a server, how many there are, and how many are named."""
 
     inputs: Sequence[Dataset]
     outputs: Sequence[Dataset]
-    tables: int | None = None
+    tables: Mapping[str, int] | None = None
 
     def to_openlineage(self) -> Any:
         """The `OperatorLineage` of it; ImportError without the provider, which alone asks."""
@@ -55,7 +53,6 @@ class Flow:
             facet = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
             return {} if each.rows is None else {"outputStatistics": facet(rowCount=each.rows, size=each.bytes)}
 
-        counted = {"total": self.tables, "listed": min(self.tables or 0, MOST)}
         return OperatorLineage(
             inputs=[InputDataset(each.namespace, each.name, facets=_facets(each)) for each in self.inputs],
             outputs=[
@@ -64,8 +61,12 @@ class Flow:
             ],
             run_facets={}
             if self.tables is None
-            else {"pumphouse_tables": RunFacet().with_additional_properties(**counted)},
+            else {"pumphouse_tables": RunFacet().with_additional_properties(**self.tables)},
         )
+
+
+# Made when the provider asks: a mistake in it is no failure of a task that has done its work.
+Asked = Callable[[], Flow]
 
 
 def _facets(dataset: Dataset) -> dict[str, Any]:
@@ -80,10 +81,8 @@ def _facets(dataset: Dataset) -> dict[str, Any]:
     return {"version": version, "pumphouse_range": DatasetFacet().with_additional_properties(**said)}
 
 
-def of_windows(settings: Settings, cluster_id: int, windows: Sequence[PublishedWindow]) -> Flow | None:
-    """Pumps -> archive; None where nothing was published."""
-    if not windows:
-        return None
+def of_windows(settings: Settings, cluster_id: int, windows: Sequence[PublishedWindow]) -> Flow:
+    """Pumps -> archive, of one window or more."""
     after, upto = windows[0].start, windows[-1].end
     written = {"rows": sum(each.changes for each in windows), "bytes": sum(each.bytes for each in windows)}
     return Flow(
@@ -94,11 +93,11 @@ def of_windows(settings: Settings, cluster_id: int, windows: Sequence[PublishedW
 
 def of_dump(settings: Settings, report: DumpReport) -> Flow:
     """Tables of the source -> archive."""
-    upto, rows = report.ts, sum(report.rows_of.values())
+    read = report.read
     return Flow(
-        inputs=[Dataset(namespace=_server(settings.source), name=name) for name in _largest(report.rows_of)],
-        outputs=[_archive(settings, report.cluster_id, upto=upto, rows=rows, bytes=report.bytes)],
-        tables=len(report.rows_of),
+        inputs=[Dataset(namespace=_server(settings.source), name=name) for name in read.largest],
+        outputs=[_archive(settings, report.cluster_id, upto=report.ts, rows=read.rows, bytes=report.bytes)],
+        tables=_counted(read),
     )
 
 
@@ -107,18 +106,18 @@ def of_load(settings: Settings, server: ServerSettings, report: LoadReport) -> F
     return Flow(
         inputs=[_archive(settings, report.cluster_id, after=report.from_ts, upto=report.to_ts)],
         outputs=[
-            Dataset(namespace=_server(server), name=name, upto=report.to_ts, rows=report.tables[name])
-            for name in _largest(report.tables)
+            Dataset(namespace=_server(server), name=name, upto=report.to_ts, rows=rows)
+            for name, rows in report.written.largest.items()
         ],
-        tables=len(report.tables),
+        tables=_counted(report.written),
     )
 
 
 def of_kafka(settings: Settings, report: KafkaReport) -> Flow:
     """Archive -> topic."""
     after, upto = report.from_ts, report.to_ts
-    brokers = settings.kafka.bootstrap_servers.split(",")[0].strip()
-    topic = Dataset(namespace=f"kafka://{brokers}", name=report.topic, upto=upto, rows=report.messages)
+    broker = settings.kafka.bootstrap_servers.partition(",")[0].rpartition("://")[2].strip()
+    topic = Dataset(namespace=f"kafka://{broker}", name=report.topic, upto=upto, rows=report.messages)
     return Flow(inputs=[_archive(settings, report.cluster_id, after=after, upto=upto)], outputs=[topic])
 
 
@@ -136,5 +135,5 @@ def _server(server: ServerSettings) -> str:
     return f"mysql://{server.unix_socket or f'{server.host}:{server.port}'}"
 
 
-def _largest(rows: Mapping[str, int]) -> list[str]:
-    return sorted(rows, key=lambda name: (-rows[name], name))[:MOST]
+def _counted(found: TableRows) -> dict[str, int]:
+    return {"total": found.tables, "listed": len(found.largest)}

@@ -20,7 +20,7 @@ from binlog_airflow import assets, tasks
 from binlog_airflow.advice import SOURCE, in_airflow
 from binlog_airflow.hooks import ARCHIVE, CLUSTER, KAFKA
 from binlog_airflow.installation import Installation
-from binlog_airflow.lineage import Flow
+from binlog_airflow.lineage import Asked
 from binlog_airflow.retry import ended, one_sentence, policy
 from binlog_airflow.served import AirflowSkipException, TaskDeferred
 from binlog_airflow.triggers import EVERY_S, GRACE, PauseTrigger, WindowTrigger
@@ -58,8 +58,8 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
     ui_color = "#dcebf7"
     # The errors that are waited for, and for how long; what the settings say of it, `wait_s` of the class says.
     waits_on: ClassVar[tuple[type[BinlogError], ...]] = ()
-    # What it read and wrote, once it has.
-    flow: Flow | None = None
+    # What says which data it moved, once it has.
+    flow: Asked | None = None
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class PumphouseOperator(BaseOperator):  # type: ignore[misc]  # airflow has no t
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What OpenLineage's provider asks for, in the process of the task; None for a task that moved no data."""
         del task_instance
-        return None if self.flow is None else self.flow.to_openlineage()
+        return None if self.flow is None else self.flow().to_openlineage()
 
     def moved(self, context: Context, end: str | int, **facts: Any) -> None:
         """Tell every asset among the outlets where it stands now."""

@@ -1,9 +1,8 @@
 """What tasks do: read the connections, open the parts, call the same functions as the command line.
 
 Every function takes and returns small JSON, because that is what XCom carries; a window's plan and reports become
-JSON here and nowhere below (`binlog_airflow.xcom`). What moved data also returns what it read and wrote, which the
-operator keeps for OpenLineage. Each works ``here``, on one installation; the operators are the
-classes around them.
+JSON here and nowhere below (`binlog_airflow.xcom`). What moved data also returns what says which: OpenLineage may ask
+the operator for it. Each works ``here``, on one installation; the operators are the classes around them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from binlog_airflow import lineage, said, xcom
 from binlog_airflow.advice import naming, of_connection
 from binlog_airflow.hooks import ARCHIVE, KAFKA
 from binlog_airflow.installation import HERE, Installation, there_or
-from binlog_airflow.lineage import Flow
+from binlog_airflow.lineage import Asked
 from binlog_airflow.lines import Told
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
@@ -118,7 +117,7 @@ def commit_window(
     here: Installation = HERE,
     *,
     patience_s: float | None = None,
-) -> tuple[dict[str, Any], Flow | None]:
+) -> tuple[dict[str, Any], Asked | None]:
     """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
     from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import commit_window as commit
@@ -141,14 +140,14 @@ def commit_window(
         windows = [done]
         if more:
             windows += run_snapshot(archive, cluster, planned.until, settings, history, patience_s=patience_s)
-        flow = lineage.of_windows(settings, archive.cluster_id, windows)
+        asked = partial(lineage.of_windows, settings, archive.cluster_id, windows)
     _say(said.published(windows[-1]))
-    return xcom.dump(windows[-1]), flow
+    return xcom.dump(windows[-1]), asked
 
 
 def extend_archive(
     until: datetime | None, here: Installation = HERE, *, patience_s: float | None = None
-) -> tuple[dict[str, Any] | None, Flow | None]:
+) -> tuple[dict[str, Any] | None, Asked | None]:
     """Windows up to the interval's end, None = now, all Pumps in this task.
 
     The newest window, whoever published it; None where the archive has none.
@@ -161,12 +160,12 @@ def extend_archive(
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
         done = run_snapshot(parts.archive, parts.cluster, moment, settings, _history(parts), patience_s=patience_s)
         newest = parts.archive.last()
-        flow = lineage.of_windows(settings, parts.archive.cluster_id, done)
+        asked = partial(lineage.of_windows, settings, parts.archive.cluster_id, done) if done else None
     if newest is None:
         return None, None
     last = done[-1] if done else PublishedWindow.of(newest, moment)
     _say(said.published(last))
-    return xcom.dump(last), flow
+    return xcom.dump(last), asked
 
 
 def note_held(error: BinlogError, here: Installation = HERE) -> None:
@@ -203,7 +202,7 @@ def moment(text: str, here: Installation = HERE) -> tso.Tso:
         return parts.moment(text).ts
 
 
-def dump_source(tables: Sequence[str] | None = None, here: Installation = HERE) -> tuple[dict[str, Any], Flow]:
+def dump_source(tables: Sequence[str] | None = None, here: Installation = HERE) -> tuple[dict[str, Any], Asked]:
     """Dump the source, or these tables of it, while it is written to; a retry goes on where a killed try stopped."""
     from pumphouse.capture.passed import waiter
     from pumphouse.dump.run import take_dump
@@ -221,7 +220,7 @@ def dump_source(tables: Sequence[str] | None = None, here: Installation = HERE) 
             settle=waiter(parts.cluster, settings.source),
         )
     _say(done.text())
-    return xcom.bounded(done.to_dict()), lineage.of_dump(settings, done)
+    return xcom.bounded(done.to_dict()), partial(lineage.of_dump, settings, done)
 
 
 @ordinary_stderr()
@@ -235,7 +234,7 @@ def rebuild_schema(here: Installation = HERE) -> dict[str, Any]:
 
 
 @ordinary_stderr()
-def load_target(run_id: str, conn_id: str, here: Installation = HERE) -> tuple[dict[str, Any], Flow]:
+def load_target(run_id: str, conn_id: str, here: Installation = HERE) -> tuple[dict[str, Any], Asked]:
     """Bring a target up to the archive's end, in safe mode. A retry of the same run takes over from itself."""
     from pumphouse.runs import load
 
@@ -243,12 +242,12 @@ def load_target(run_id: str, conn_id: str, here: Installation = HERE) -> tuple[d
     with naming(conn_id):
         done = load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id, progress=Told())
     _say(said.loaded(done))
-    return xcom.bounded(done.to_dict()), lineage.of_load(settings, settings.target, done)
+    return xcom.bounded(done.to_dict()), partial(lineage.of_load, settings, settings.target, done)
 
 
 def send_to_kafka(
     since: str | None, here: Installation = HERE, *, conn_id: str = KAFKA, anew: bool = False
-) -> tuple[dict[str, Any], Flow]:
+) -> tuple[dict[str, Any], Asked]:
     """Send what the topic does not have yet; a try that was killed left whole transactions, and the next goes on."""
     from pumphouse.runs import kafka
 
@@ -258,7 +257,7 @@ def send_to_kafka(
             begin = parts.moment(since).ts
     done = kafka.run(settings, since=begin, anew=anew, tell=Told())
     _say(said.sent(done))
-    return xcom.bounded(done.to_dict()), lineage.of_kafka(settings, done)
+    return xcom.bounded(done.to_dict()), partial(lineage.of_kafka, settings, done)
 
 
 def collect_pumps(here: Installation = HERE) -> dict[str, Any]:
@@ -553,7 +552,7 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 @ordinary_stderr()
 def restore_target(
     plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None, here: Installation = HERE
-) -> tuple[dict[str, Any], Flow]:
+) -> tuple[dict[str, Any], Asked]:
     """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`.
 
     Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
@@ -576,12 +575,12 @@ def restore_target(
     _say(said.restored(done))
     found = done.to_dict()
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
-    return xcom.bounded(found), lineage.of_load(settings, target, done.load)
+    return xcom.bounded(found), partial(lineage.of_load, settings, target, done.load)
 
 
 def restore_at_once(
     form: RestoreForm, run_id: str, here: Installation = HERE, *, replace: str = ""
-) -> tuple[dict[str, Any], Flow]:
+) -> tuple[dict[str, Any], Asked]:
     """Plan, restore, verify where the form says so: what `binlog_restore` asks somebody for, ``replace`` says.
 
     RestoreError where the server holds data that would be dropped and ``replace`` is not its name.
@@ -593,12 +592,12 @@ def restore_at_once(
             hint=f"if it may go, give the server's name: replace={plan['server']!r}",
             server=plan["server"],
         )
-    done, flow = restore_target(plan, form, run_id, digest_of(plan), here)
+    done, asked = restore_target(plan, form, run_id, digest_of(plan), here)
     if form.verify:
         proof = verify_restore(plan, form, here)
         require_equal(proof)
         done["proven"] = proof
-    return done, flow
+    return done, asked
 
 
 @ordinary_stderr()
@@ -671,7 +670,7 @@ def drill_server(
 @ordinary_stderr()
 def apply_interval(
     end: datetime, target: str, until: str | None, run_id: str, here: Installation = HERE
-) -> tuple[dict[str, Any], Flow | None]:
+) -> tuple[dict[str, Any], Asked | None]:
     """Load (checkpoint, min(end, until)] onto a restored target; nothing to do where the checkpoint is there already.
 
     Intervals may come in any order: what lies between the checkpoint and this one's start is loaded too, as an
@@ -708,4 +707,4 @@ def apply_interval(
             settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id, progress=Told()
         )
     _say(said.loaded(done))
-    return xcom.bounded(done.to_dict()), lineage.of_load(settings, settings.target, done)
+    return xcom.bounded(done.to_dict()), partial(lineage.of_load, settings, settings.target, done)

@@ -38,6 +38,7 @@ from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageE
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind
+from pumphouse.model.tablerows import TableRows
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.mysql import ServerConnection
 from pumphouse.registry.base import Cluster, KeepsReadable
@@ -71,7 +72,7 @@ class DumpReport:
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
     ``without``: tables that a rule left out, with its reason; ``idle``: rules that fit no table. ``unknown``: tables of
     the source that ``schema.history`` does not know. ``objects``: what was kept as text, in words; ``unseen``: what of
-    it is not kept. ``rows_of``: rows by table that was read, by this run or an earlier one; `to_dict` lacks it.
+    it is not kept. ``read``: the tables that were read, by this run or an earlier one.
     """
 
     key: str
@@ -92,12 +93,13 @@ class DumpReport:
     unknown: tuple[str, ...] = ()
     objects: str = ""
     unseen: tuple[str, ...] = ()
-    rows_of: Mapping[str, int] = field(default_factory=dict)
+    read: TableRows = field(default_factory=TableRows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Small JSON, for XCom and ``--json``."""
-        found = asdict(replace(self, rows_of={}))
-        return {name: each for name, each in found.items() if name not in ("rows_of", "cluster_id")}
+        """Small JSON, for XCom and ``--json``; what lineage alone tells is no part."""
+        found = asdict(self)
+        del found["read"], found["cluster_id"]
+        return found
 
     def text(self) -> str:
         """What was read now, what by an earlier run, and what is older."""
@@ -249,7 +251,9 @@ class _Dump:
                     unknown=self._unknown_tables(view, there),
                     objects=objects.counts(),
                     unseen=objects.unseen,
-                    rows_of={f"{each.db}.{each.table}": each.rows for each in base.tables if each.low >= low},
+                    read=TableRows.of(
+                        {f"{each.db}.{each.table}": each.rows for each in base.tables if each.low >= low}
+                    ),
                 )
                 if report.without or report.idle or report.unknown:
                     log.warning("dump_lacks_tables", without=report.without, idle=report.idle, unknown=report.unknown)

@@ -6,7 +6,7 @@ May be killed anywhere: the next run plans again, finds what is done, and goes o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -54,7 +54,7 @@ from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unfit import require_fit, tables_of, unseen
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, pieces_of
-from pumphouse.loader.written import Written
+from pumphouse.loader.written import written
 from pumphouse.model.tso import Tso, show
 from pumphouse.replay.load import Stream
 from pumphouse.schema.dialect import Dialect
@@ -85,12 +85,12 @@ class Executor:
         self._clock, self._started = clock, clock.monotonic()
         self._executed: set[tuple[int, Tso]] = set()
         self._report = LoadReport.of(given)
+        self._rows: Counter[int] = Counter()
 
     def carry_out(self, steps: Steps, *, again: bool = False) -> LoadReport:
         """All of them, in order; of ``anew`` those that no earlier run has done, or with ``again`` all."""
         report = self._report
         report.planned(steps, dry_run=False)
-        self._written = Written(steps)
         shown = iter(report.steps)
         for step in steps.before:
             self._load_on(step)
@@ -105,7 +105,7 @@ class Executor:
         for step in steps.after:
             self._load_on(step)
             next(shown)["state"] = "done"
-        report.tables = self._written.by_name(self._view.timeline, self._rules)
+        report.written = written(steps, self._rows, self._view.timeline, self._rules)
         report.seconds = round(self._clock.monotonic() - self._started, 3)
         return report
 
@@ -341,7 +341,7 @@ class Executor:
         else:
             self._report.inserted += rows
             for unit in units:
-                self._written.rows[unit.unit.table_id] += unit.rows
+                self._rows[unit.unit.table_id] += unit.rows
 
     def _stream(self, work: Work) -> Stream:
         return Stream(
@@ -351,7 +351,7 @@ class Executor:
             context=self._context(work),
             settings=self._settings,
             report=self._report,
-            written=self._written,
+            rows=self._rows,
             progress=self._progress,
         )
 

@@ -54,10 +54,8 @@ class KafkaReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
         found = asdict(self)
-        return {
-            **{name: value for name, value in found.items() if name not in ("losses", "cluster_id")},
-            **found["losses"],
-        }
+        losses, _ = found.pop("losses"), found.pop("cluster_id")
+        return found | losses
 
 
 def topic_name(settings: KafkaSettings, archive: Archive) -> str:

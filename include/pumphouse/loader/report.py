@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
@@ -13,6 +13,7 @@ from pumphouse.loader.losses import Losses, Range
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import NOTHING_RECORDED, Recorded
 from pumphouse.loader.target import address
+from pumphouse.model.tablerows import TableRows
 from pumphouse.model.tso import Tso
 
 if TYPE_CHECKING:  # with it comes Arrow, which a Pump's progress bar does not need
@@ -73,7 +74,7 @@ class LoadReport:
         binlog_skipped: ranges in which TiDB skipped binlogs.
         steps: what the run consists of, in order: ``step``, ``what``, ``state`` (to do, done, done before).
         dry_run: whether nothing was done.
-        tables: rows put by this call into each table that it is about, as it is called there.
+        written: rows put by this call into each table that it is about, as it is called there.
         cluster_id: of the archive that was read.
         engine: where the last plan was decoded and applied, and why there; '' where nothing was.
         seconds: duration.
@@ -98,7 +99,7 @@ class LoadReport:
     binlog_skipped: list[Range] = field(default_factory=list)
     steps: list[dict[str, str]] = field(default_factory=list)
     dry_run: bool = False
-    tables: dict[str, int] = field(default_factory=dict)
+    written: TableRows = field(default_factory=TableRows)
     cluster_id: int = 0
     engine: str = ""
     seconds: float = 0.0
@@ -154,9 +155,10 @@ class LoadReport:
         self.binlog_skipped += [each for each in found.binlog_skipped if each not in self.binlog_skipped]
 
     def to_dict(self) -> dict[str, Any]:
-        """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields, no ``tables``."""
-        data = asdict(replace(self, tables={}))
-        del data["tables"], data["cluster_id"]
+        """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields."""
+        data = asdict(self)
+        # Lineage alone tells these.
+        del data["written"], data["cluster_id"]
         return {
             "target": data.pop("target"),
             "task": data.pop("task"),

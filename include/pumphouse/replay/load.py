@@ -8,7 +8,7 @@ a merge, by whoever carries the steps of the load out.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ from pumphouse.loader.report import LoadReport, Progress
 from pumphouse.loader.tables import comes_first
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
-from pumphouse.loader.written import Written
 from pumphouse.model.tso import Tso
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.change import Change, Round
@@ -55,7 +54,7 @@ class Stream:
         context: what decoding it needs.
         settings: the section [load].
         report: what was done is counted there.
-        written: and the rows by table.
+        rows: and the rows that came, by the source's id of the table.
         progress: told of each step.
     """
 
@@ -65,7 +64,7 @@ class Stream:
     context: LoadContext
     settings: LoadSettings
     report: LoadReport
-    written: Written
+    rows: Counter[int]
     progress: Progress
 
     def run(self) -> Generator[DdlEvent]:
@@ -161,10 +160,10 @@ class Stream:
         if not round_.rows and not round_.txns:
             return  # of what was taken back
         report.units += 1
-        for change in (change for group in round_.groups for change in group):
-            report.deleted += change.old is not None
-            report.inserted += change.new is not None
-            self.written.rows[change.shape.table_id] += change.new is not None
+        coming = Counter(change.shape.table_id for group in round_.groups for change in group if change.new is not None)
+        report.deleted += sum(change.old is not None for group in round_.groups for change in group)
+        report.inserted += coming.total()
+        self.rows.update(coming)
 
 
 class _Before:
