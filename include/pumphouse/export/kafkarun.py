@@ -55,7 +55,7 @@ class KafkaReport:
         """JSON object."""
         found = asdict(self)
         losses, _ = found.pop("losses"), found.pop("cluster_id")
-        return found | losses
+        return {**found, **losses}
 
 
 def topic_name(settings: KafkaSettings, archive: Archive) -> str:
