@@ -44,7 +44,9 @@ class Flow:
     tables: Mapping[str, int] | None = None
 
     def to_openlineage(self) -> Any:
-        """The `OperatorLineage` of it; ImportError without the provider, which alone asks."""
+        """The `OperatorLineage` of it, None where nothing was written; ImportError without the provider, which asks."""
+        if not self.outputs:
+            return None
         from airflow.providers.openlineage.extractors import OperatorLineage
         from openlineage.client.event_v2 import InputDataset, OutputDataset
         from openlineage.client.facet_v2 import RunFacet, output_statistics_output_dataset
@@ -118,7 +120,8 @@ def of_kafka(settings: Settings, report: KafkaReport) -> Flow:
     after, upto = report.from_ts, report.to_ts
     broker = settings.kafka.bootstrap_servers.partition(",")[0].rpartition("://")[2].strip()
     topic = Dataset(namespace=f"kafka://{broker}", name=report.topic, upto=upto, rows=report.messages)
-    return Flow(inputs=[_archive(settings, report.cluster_id, after=after, upto=upto)], outputs=[topic])
+    archive = _archive(settings, report.cluster_id, after=after, upto=upto)
+    return Flow(inputs=[archive], outputs=[topic] if report.messages else [])
 
 
 def _archive(settings: Settings, cluster_id: int, **facts: int) -> Dataset:

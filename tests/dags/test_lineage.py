@@ -22,6 +22,8 @@ for root in ("s3://bucket/some/prefix", "s3://bucket", "file:///srv/archive"):
     rows = TableRows.of({f"d.t{number}": number for number in range(1500)})
     report = LoadReport(target="loader@db2:3307", task="main", from_ts=1, to_ts=2, cluster_id=7, written=rows)
     said.append(asdict(lineage.of_load(settings, settings.target, report)))
+report.written = TableRows()
+assert lineage.of_load(settings, settings.target, report).to_openlineage() is None
 print(json.dumps([said, "openlineage" in sys.modules]))
 """
 
