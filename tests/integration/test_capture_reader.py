@@ -27,6 +27,7 @@ from pumphouse.model.table import TableInfo
 from tests.stack.mariadb import MariaDbServer
 from tests.support import capturing, mariadb
 from tests.support.kind import is_mysql
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.row("Q1"), pytest.mark.mysql]
 
@@ -542,6 +543,60 @@ def test_a_semi_sync_source_waits_until_it_is_acknowledged(source: Any) -> None:
     finally:
         stop.set()
         _run(source, f"SET GLOBAL rpl_semi_sync_{name}_enabled = OFF")
+
+
+@pytest.mark.row("Q5")
+def test_what_waits_for_its_answer_is_hidden_also_once_its_source_begins_another_file(source: Any) -> None:
+    if is_mysql():
+        pytest.skip("it names what is under way; this is about MariaDB's position")
+    _run(source, "CREATE TABLE shop.t (id INT PRIMARY KEY, b TEXT)")
+    begin = position_now(source.connection)
+
+    def elsewhere(statement: str) -> threading.Thread:
+        def run() -> None:
+            with source.server.connect(autocommit=True) as other:
+                capturing.run(other, statement)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def file() -> Any:
+        return capturing.rows_of(source.connection, "SHOW STATUS LIKE 'binlog_snapshot_file'")[0][1]
+
+    stop = threading.Event()
+    try:
+        _run(
+            source,
+            "SET GLOBAL max_binlog_size = 4096, GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_master_timeout = 600000, GLOBAL rpl_semi_sync_master_enabled = ON",
+        )
+        settings = mariadb.settings_of(source.server)
+        with open_stream(
+            settings, begin, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop
+        ) as stream:
+            writers = [elsewhere("INSERT INTO shop.t VALUES (1, REPEAT('b', 9000))")]
+            end = next(each.end for each in stream if isinstance(each, Group) and len(each.events))
+            eventually(lambda: file() != begin.file, what="its file is full", within_s=10)
+            hidden = hides(source.connection)
+            assert hidden()
+            reached = file()
+            writers.append(elsewhere("FLUSH BINARY LOGS"))
+            eventually(lambda: file() != reached, what="the next file", within_s=10)
+            assert capturing.rows_of(source.connection, "SELECT id FROM shop.t") == []
+            assert hidden()
+        with open_stream(settings, end, section="source", server_id=4712, heartbeat_s=0.5, semi_sync=True, stop=stop):
+            for writer in writers:
+                writer.join(20)
+        assert not hidden()
+        assert capturing.rows_of(source.connection, "SELECT id FROM shop.t") == [(1,)]
+    finally:
+        stop.set()
+        _run(
+            source,
+            "SET GLOBAL rpl_semi_sync_master_enabled = OFF, GLOBAL rpl_semi_sync_master_wait_point = DEFAULT",
+            "SET GLOBAL max_binlog_size = DEFAULT",
+        )
 
 
 def test_a_source_that_goes_away_is_named(source: Any) -> None:

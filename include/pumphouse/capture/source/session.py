@@ -33,6 +33,9 @@ _GONE = ("purged", "could not find first log", "missing the gtid", "too old", "c
 _STRANGE = ("more gtids", "not in the master's binlog", "not in the source's binlog", "impossible position")
 _POLL_S = 0.5
 _SILENCES = 4
+# Groups of a MariaDB that are in its binlog at once, and not shown: the locks between the steps of a commit are taken
+# one before the other is given up, and one group is written while one waits (MYSQL_BIN_LOG::trx_group_commit_leader).
+_GROUPS = 2
 _NO_RIGHT_TO_READ = 1227
 
 
@@ -77,37 +80,41 @@ def hides(connection: Connection[Any]) -> Callable[[], bool]:
 
     A transaction is in the binlog, and is sent to whoever reads that, before it is committed in the engine: in between
     it waits for semi-sync replicas, for the disk, or for those before it. A MySQL names what is under way. A MariaDB
-    says up to where it has committed, in the binlog's order; when a file is full, all of it too soon: what waits for
-    replicas then is known by number alone, or has passed once the place moves on.
+    says up to where it has committed, in the binlog's order; whenever it begins a file, all of it too soon: what waits
+    for replicas then is known by number alone, or has passed once the groups that were under way have committed.
     """
     if flavor_of(connection) is Flavor.MYSQL:
         owned = _owned(connection)
         return lambda: not owned.isdisjoint(_owned(connection))
+    _, _, before = _shown(connection)
     end = position_now(connection)
-    reached: list[tuple[int, str, int]] = []
 
     def hidden() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")
-            found = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
-            file, offset = found["binlog_snapshot_file"], int(found["binlog_snapshot_position"])
-            place = len(file), file, offset
-            if place < (len(end.file), end.file, end.offset):
+        file, offset, groups = _shown(connection)
+        if (len(file), file, offset) < (len(end.file), end.file, end.offset):
+            with connection.cursor() as cursor:
                 cursor.execute("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
                 if not GtidSet.parse(str(cursor.fetchall()[0][0] or ""), Flavor.MARIADB).covers(end.gtids):
                     return True
-        reached.append(place)
         waiting = semi_sync_says(connection, "wait_sessions", "STATUS").get("wait_sessions", "0")
-        return waiting != "0" and place == reached[0]
+        return waiting != "0" and groups < before + _GROUPS
 
     return hidden
 
 
+def _shown(connection: Connection[Any]) -> tuple[str, int, int]:
+    """Up to where (file, offset) a MariaDB says that it has committed, and how many groups it has."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'binlog_%'")
+        found = {str(name).lower(): str(value) for name, value in cursor.fetchall()}
+    return found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]), int(found["binlog_group_commits"])
+
+
 def _owned(connection: Connection[Any]) -> set[str]:
-    """GTIDs of a MySQL's transactions that are under way, with their threads: ``uuid:5#12:6#14,uuid:1#3``."""
+    """GTIDs of a MySQL's transactions that are under way, with their threads: ``uuid:5#12:6#14,uuid:tag:1#3``."""
     servers = str(_value(connection, "SELECT @@global.gtid_owned") or "").split(",")
     named = (server.strip().split(":") for server in servers)
-    return {f"{name}:{each}" for name, *numbers in named for each in numbers}
+    return {f"{name}:{each}" for name, *numbers in named for each in numbers if "#" in each}
 
 
 def character_sets(connection: Connection[Any]) -> dict[int, str]:
