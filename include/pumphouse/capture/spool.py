@@ -6,7 +6,10 @@ The file has no name, so none is left behind by a process that is killed.
 from __future__ import annotations
 
 import tempfile
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +23,20 @@ class Spool:
     """Parts of a prewrite value, one behind the other, below ``head``, its first bytes."""
 
     def __init__(self, directory: Path, gtid: str) -> None:
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - an entry holds it, and is tried again
-        weakref.finalize(self, self._file.close)
+        self._directory = directory
         self._gtid = gtid
         self._size = 0
+        self._turn = threading.Lock()  # a try that ran out of time may still read it
+        with self._refused():
+            self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - an entry holds it, and is tried again
+        weakref.finalize(self, self._file.close)
         self.head = b""
 
     def add(self, part: bytes) -> None:
-        """One more; CaptureRefused once it is more than a Pump takes."""
-        self._file.write(part)
+        """One more; CaptureRefused once it is more than a Pump takes, or the disk."""
+        with self._refused():
+            self._file.write(part)
+            self._file.flush()
         self._size += len(part)
         if self._size > MAX_TRANSACTION_BYTES:
             raise CaptureRefused(
@@ -42,8 +50,20 @@ class Spool:
 
     def read(self) -> bytes:
         """All of it, without the head."""
-        self._file.seek(0)
-        return self._file.read()
+        with self._turn:
+            self._file.seek(0)
+            return self._file.read()
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CaptureRefused(
+                f"the rows of the transaction {self._gtid} were not written to {self._directory}: {error}",
+                hint="make room there (capture.directory), then start the capture again: it reads the transaction anew",
+                place=self._gtid,
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

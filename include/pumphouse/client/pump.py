@@ -229,7 +229,7 @@ class PumpConnection:
 
 
 def _with_payload(request: Message, field: int, payload: Payload) -> bytes:
-    """A request with its last field, as protobuf writes it, and without the copies that protobuf makes of it."""
+    """A request with its last field (also an empty one), without the copies that protobuf makes of it."""
     head = bytearray(request.SerializeToString())
     append_uvarint(head, field << 3 | 2)
     append_uvarint(head, len(payload))

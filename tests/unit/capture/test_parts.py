@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,24 @@ def test_a_transaction_over_the_limit_is_refused_while_it_is_read(
     assert parts.whole(part(0), b"x" * 10) is None
     with pytest.raises(CaptureRefused, match="0-1-7 has more than 10 bytes"):
         parts.whole(part(1), b"x")
+
+
+def test_two_tries_that_read_the_file_at_once_have_all_of_it(tmp_path: Path) -> None:
+    whole = Spool(tmp_path, "0-1-7")
+    whole.add(b"x" * 3_000_000)
+    made = SpooledPrewrite(Tso(42 << 18), b"k", whole)
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(len, pool.map(bytes, [made] * 200))) == {len(made)}
+
+
+def test_a_full_disk_names_the_transaction_and_where_room_is_needed(tmp_path: Path) -> None:
+    whole = Spool(tmp_path, "0-1-7")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(CaptureRefused, match=f"0-1-7 were not written to {tmp_path}") as refused:
+            for _ in range(8):
+                whole.add(b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "capture.directory" in str(refused.value.hint)
