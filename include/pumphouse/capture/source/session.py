@@ -10,6 +10,7 @@ import select
 import ssl
 import struct
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,7 @@ _SILENCES = 4
 # Groups of a MariaDB that are in its binlog at once, and not shown: the locks between the steps of a commit are taken
 # one before the other is given up, and one group is written while one waits (MYSQL_BIN_LOG::trx_group_commit_leader).
 _GROUPS = 2
+_STEP_S = 0.1
 _NO_RIGHT_TO_READ = 1227
 
 
@@ -96,8 +98,12 @@ def hides(connection: Connection[Any]) -> Callable[[], bool]:
                 cursor.execute("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
                 if not GtidSet.parse(str(cursor.fetchall()[0][0] or ""), Flavor.MARIADB).covers(end.gtids):
                     return True
-        waiting = semi_sync_says(connection, "wait_sessions", "STATUS").get("wait_sessions", "0")
-        return waiting != "0" and groups < before + _GROUPS
+        if groups >= before + _GROUPS or semi_sync_says(connection, "status", "STATUS").get("status") != "ON":
+            return False
+        # Between two of its steps a group waits for nothing: if there is one, it waits again soon, or has committed.
+        time.sleep(_STEP_S)
+        waiting = semi_sync_says(connection, "wait_sessions", "STATUS")["wait_sessions"]
+        return waiting != "0" or _shown(connection)[2] != groups
 
     return hidden
 
