@@ -5,23 +5,29 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 
 import pymysql
 import pytest
 
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
+from tests.support.kind import is_mysql
 
 pytestmark = pytest.mark.timeout(1200)
 
 
 class Writers:
-    """Sessions that write by plain SQL, with savepoints and rollbacks, and one that changes the tables."""
+    """Sessions that write by plain SQL, with savepoints, rollbacks and XA, and one that changes the tables.
+
+    A third of what XA prepares outlives its session, and is ended by another one.
+    """
 
     def __init__(self, stack: CapturedStack, seed: int, sessions: int = 3) -> None:
         self._stack = stack
         self._stop = threading.Event()
-        self.written = 0
+        self.written = self.prepared = 0
+        self._left: list[str] = []  # prepared; their sessions have ended
         self._threads = [
             threading.Thread(target=self._run, args=(self._write, random.Random(seed * 100 + number)))
             for number in range(sessions)
@@ -47,18 +53,63 @@ class Writers:
 
     def _write(self, connection: pymysql.connections.Connection, rng: random.Random) -> None:  # type: ignore[type-arg]
         with connection.cursor() as cursor:
+            cursor.execute("SET innodb_lock_wait_timeout = 1, lock_wait_timeout = 2")
+            if self._left and rng.random() < 0.4:
+                self.end_one(connection, rng)
+            xid = f"X'{rng.randbytes(9).hex()}',X'{rng.randbytes(2).hex()}',{rng.randrange(1 << 30)}"
+            xa = rng.random() < 0.3
+            if xa:
+                cursor.execute(f"XA START {xid}")
             for _ in range(rng.randrange(1, 5)):
                 self._one(cursor, rng)
                 if rng.random() < 0.2:
                     cursor.execute("SAVEPOINT s")
                     self._one(cursor, rng)
                     cursor.execute("ROLLBACK TO SAVEPOINT s")
+            if xa:
+                cursor.execute(f"XA END {xid}")
+                self._end(connection, xid, rng)
+                return
         if rng.random() < 0.1:
             connection.rollback()
         else:
             connection.commit()
             self.written += 1
         time.sleep(rng.random() * 0.1)
+
+    def _end(self, connection: pymysql.connections.Connection, xid: str, rng: random.Random) -> None:  # type: ignore[type-arg]
+        with connection.cursor() as cursor:
+            how = rng.random()
+            if how < 0.2:
+                cursor.execute(f"XA COMMIT {xid} ONE PHASE")
+                return
+            if how < 0.9:
+                cursor.execute(f"XA PREPARE {xid}")
+                self.prepared += 1
+            if how < 0.6:
+                cursor.execute(f"XA COMMIT {xid}")
+            elif how < 0.9:
+                connection.close()
+                self._left.append(xid)
+            else:
+                cursor.execute(f"XA ROLLBACK {xid}")
+
+    def end_one(self, connection: pymysql.connections.Connection, rng: random.Random) -> None:  # type: ignore[type-arg]
+        """Commit or roll back one that was left, if the server lets this session."""
+        with (
+            connection.cursor() as cursor,
+            suppress(IndexError, pymysql.err.OperationalError, pymysql.err.InternalError),
+        ):
+            xid = self._left.pop(rng.randrange(len(self._left) or 1))
+            cursor.execute(f"XA {rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} {xid}")
+
+    def end_all(self) -> None:
+        """Behind `stop`: what was left, and what a lost answer left."""
+        with self._stack.source() as connection, connection.cursor() as cursor:
+            cursor.execute("XA RECOVER CONVERT XID" if is_mysql() else "XA RECOVER")
+            for form, first, _, data in cursor.fetchall():
+                raw = bytes.fromhex(data[2:]) if is_mysql() else data
+                cursor.execute(f"XA COMMIT X'{raw[:first].hex()}',X'{raw[first:].hex()}',{form}")
 
     def _one(self, cursor: pymysql.cursors.Cursor, rng: random.Random) -> None:
         table = rng.choice(("a", "b", "keyless"))
@@ -141,4 +192,7 @@ def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int,
         finally:
             writers.stop()
         assert writers.written > 50
+        assert writers.prepared > 10
+        stack.require_equal()
+        writers.end_all()
         stack.require_equal()

@@ -128,6 +128,25 @@ def test_it_goes_on_at_the_server_that_was_promoted() -> None:
         stack.require_equal()
 
 
+def test_what_the_dead_primary_prepared_is_committed_at_the_server_that_was_promoted() -> None:
+    with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
+        held = Path(stack.read_settings.capture.directory) / "prepared"
+        for xid, number in (("'kept'", 2), ("'never'", 3), ("'lost'", 4)):
+            before = set(held.iterdir())
+            rows = f"INSERT INTO shop.a VALUES ({number})"
+            stack.run(f"XA START {xid}", rows, f"XA END {xid}", f"XA PREPARE {xid}")
+            stack.run(f"INSERT INTO shop.a VALUES (1{number})")
+            stack.captured()
+        (set(held.iterdir()) - before).pop().unlink()  # the heir's binlog has its rows
+        wait_for(lambda: stack.has("heir", 4))
+        stack.supervisor.kill("source")
+        stack.promote()
+        stack.run("XA COMMIT 'lost'", "XA ROLLBACK 'never'", "XA COMMIT 'kept'", "INSERT INTO shop.a VALUES (20)")
+        stack.require_equal()
+        assert stack.has("target", 7)
+        assert list(held.iterdir()) == []
+
+
 def test_where_none_or_two_take_writes_nothing_is_read() -> None:
     with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
         settings = stack.read_settings

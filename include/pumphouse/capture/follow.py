@@ -16,13 +16,14 @@ from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal
 from pumphouse.capture.lease import Progress
 from pumphouse.capture.passed import require_goes_on
+from pumphouse.capture.prepared import Prepared, read_again
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
 from pumphouse.capture.schemas import Schemas
 from pumphouse.capture.shadow import flavor_of
 from pumphouse.capture.source.gtid import GtidSet
-from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction
+from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction, Xa, XaStep
 from pumphouse.capture.source.session import semi_sync_says
 from pumphouse.capture.source.stream import Stream, open_stream
 from pumphouse.capture.spool import Spool
@@ -58,7 +59,7 @@ class _Begins:
     """What comes next is of this server, and acknowledged there."""
 
     server: str
-    source: str  # its address
+    source: SourceSettings
     stream: Stream
 
 
@@ -93,7 +94,7 @@ class Follower:
         self._flavor = flavor_of(schema.shadow.kind.version)
         self._gtids = GtidSet.parse(journal.mark.gtid, self._flavor)
         self._server = journal.mark.server
-        self._source = ""  # where that is read now
+        self._source = settings.source  # whose binlog that is, once there is a stream
         self._place = (journal.mark.file, journal.mark.offset)
         self._moment = journal.mark.moment
         self._transactions = journal.mark.transactions
@@ -101,6 +102,7 @@ class Follower:
         self._entries: list[Entry] = []
         self._bytes = 0
         self._parts = Parts(settings.capture.directory)
+        self._prepared = Prepared(settings.capture.directory, journal.mark.prepared)
         self._made: list[Entry] = []  # of a transaction with statements
         self._number = journal.mark.schema
         self._marked_at = clock.monotonic()
@@ -143,9 +145,8 @@ class Follower:
             now - self._heard > _SILENT_S
         ):  # the source is away, or the Pumps take nothing: what it has by now is unknown
             behind = max(behind, now - self._heard)
-        return Progress(
-            mark=mark, lag_s=behind, source=self._source, server=self._server, why=self._lost, waits=self._waits
-        )
+        source = "" if self._stream is None else where(self._source)
+        return Progress(mark=mark, lag_s=behind, source=source, server=self._server, why=self._lost, waits=self._waits)
 
     # -- reading ahead
 
@@ -172,7 +173,7 @@ class Follower:
                     stop=self._stop,
                 ) as stream:
                     self._lost = ""
-                    self._inbox.put(_Begins(server, where(source), stream))
+                    self._inbox.put(_Begins(server, source, stream))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
@@ -236,7 +237,7 @@ class Follower:
     def _group(self, group: Group) -> None:
         plain: list[Transaction] = []
         for transaction in group.transactions:
-            if not (transaction.queries or transaction.xa or self._made):
+            if not (transaction.queries or self._made):
                 plain.append(transaction)
                 continue
             self._plain(group, plain)
@@ -257,14 +258,22 @@ class Follower:
     def _plain(self, group: Group, transactions: Sequence[Transaction]) -> None:
         """Neighbours without statements: all of them are encoded at once."""
         values = self._rows.values(group, [(each.first, each.last) for each in transactions])
-        for transaction, value in zip(transactions, values, strict=True):
+        begin = 0
+        for at, (transaction, value) in enumerate(zip(transactions, values, strict=True), 1):
             self._add(transaction, value)
+            # A few bytes of XA COMMIT bring as many as were prepared.
+            if transaction.xa is not None and self._bytes >= self._settings.capture.group_bytes:
+                self._gtids = self._gtids.plus(*(each.gtid for each in transactions[begin:at]))
+                self._flush()
+                begin = at
 
     def _add(self, transaction: Transaction, value: bytes) -> None:
         """``value``: its row changes as fields of a PrewriteValue."""
         whole = self._parts.whole(transaction, value)
         if whole is None:
             return
+        if transaction.xa is not None:
+            whole = self._step(transaction, transaction.xa, whole)
         if whole:
             clock = self._clock_at(transaction)
             if isinstance(whole, Spool):
@@ -274,12 +283,26 @@ class Follower:
             self._push(Entry(transaction.gtid.encode(), clock, value=whole))
         self._passed(transaction)
 
+    def _step(self, transaction: Transaction, xa: Xa, value: bytes | Spool) -> bytes:
+        """What counts from a step of an XA transaction on: with COMMIT, the rows that its PREPARE brought."""
+        if xa.step is XaStep.PREPARE:
+            value = value.read() if isinstance(value, Spool) else value
+            self._prepared.add(xa.xid, transaction.gtid, value)
+            self._bytes += len(value)
+            return b""
+        held = self._prepared.take(xa.xid)
+        if xa.step is XaStep.ROLLBACK:
+            return b""
+        if held is None:
+            return read_again(self._source, xa.xid, transaction, self._rows.of, self._stop)
+        return held
+
     def _one(self, group: Group, transaction: Transaction) -> None:
         """A transaction with a statement, or a part of one: it is decided alone, with all that it has."""
         if transaction.xa is not None:
             raise CaptureRefused(
-                f"the transaction {transaction.gtid} is a step of the XA transaction {transaction.xa.xid}: it is not "
-                "followed",
+                f"the transaction {transaction.gtid} of the XA transaction {transaction.xa.xid} has a statement: it is "
+                "not followed",
                 hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
                 place=transaction.gtid,
             )
@@ -360,6 +383,7 @@ class Follower:
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:
         """Publish what has gathered. Without entries the position alone, now and then."""
+        due = self._prepared.save() or always or self._clock.monotonic() - self._marked_at >= _MARK_S
         mark = replace(
             self._journal.mark,
             gtid=str(self._gtids),
@@ -369,10 +393,11 @@ class Follower:
             server=self._server,
             file=self._place[0],
             offset=self._place[1],
+            prepared=dict(self._prepared.places),
         )
-        due = always or self._clock.monotonic() - self._marked_at >= _MARK_S
         if self._entries or (mark != self._journal.mark and due):
             self._publisher.publish(self._entries, mark)
+            self._prepared.tidy()
             self._entries.clear()
             self._bytes = 0
             self._marked_at = self._clock.monotonic()

@@ -19,11 +19,11 @@ import struct
 import threading
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import structlog
@@ -40,6 +40,15 @@ _FRAME = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
 
 
+class Place(NamedTuple):
+    """Where rows of an XA transaction lie (`pumphouse.capture.prepared`): ``size`` bytes from ``at`` on."""
+
+    file: str
+    at: int
+    size: int
+    crc: int  # CRC-32, zlib's
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """How far a capture is: everything of the source up to ``gtid`` is decided, or concerns no table of ours.
@@ -54,6 +63,7 @@ class Mark:
         file, offset: the same place in its binlog; '' = not known.
         start_ts, commit_ts: of the last transaction that was decided; a commit ts of 0: none was since the journal
             began, which was at this start ts.
+        prepared: XA transactions that are open there, by xid.
     """
 
     gtid: str
@@ -66,6 +76,7 @@ class Mark:
     offset: int = 0
     start_ts: int = 0
     commit_ts: int = 0
+    prepared: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def decided(self) -> int:
@@ -85,6 +96,7 @@ class Mark:
             "offset": self.offset,
             "start_ts": self.start_ts,
             "commit_ts": self.commit_ts,
+            "prepared": self.prepared,
         }
 
     @classmethod
@@ -101,6 +113,7 @@ class Mark:
             offset=int(data["offset"]),
             start_ts=int(data["start_ts"]),
             commit_ts=int(data["commit_ts"]),
+            prepared={xid: Place(*place) for xid, place in data.get("prepared", {}).items()},
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.source.encode import encode
-from pumphouse.capture.source.model import Group, TableMap
+from pumphouse.capture.source.model import Group, TableMap, Transaction
 from pumphouse.capture.source.session import character_sets
 from pumphouse.capture.source.target import Target
 from pumphouse.codec.number import append_uvarint
@@ -51,6 +51,11 @@ class RowWriter:
         first, last = ranges[0][0], ranges[-1][1]
         found = encode(group, self._of(group, first, last), first, last)
         return [bytes(found.of(first, last)) for first, last in ranges]
+
+    def of(self, group: Group, transaction: Transaction) -> bytes:
+        """Those of one transaction, or of a part of it."""
+        (value,) = self.values(group, [(transaction.first, transaction.last)])
+        return value
 
     def _of(self, group: Group, first: int, last: int) -> list[Target | None]:
         """Targets of the tables of a range; a group has tables from before a statement and from behind it."""

@@ -351,13 +351,14 @@ class _Run:
                 return bool(rows) or not GtidSet.parse(mark.gtid, now.flavor).covers(now)
 
             jobs = schema.reconcile(had_rows, anew=mark.anew)
-        clear = replace(mark, anew=False)
+        # Rows that XA transactions have prepared are of tables as they were: they are encoded anew at their commit.
+        clear = replace(mark, anew=False, prepared={} if jobs else mark.prepared)
         if jobs and consumed:
             entries = [Entry(f"{OF_A_START}{mark.schema}/{at}".encode(), job=job) for at, job in enumerate(jobs)]
             publisher.publish(entries, clear)
         elif jobs:
             self._add_jobs(jobs)
-        if mark.anew and not (jobs and consumed):
+        if clear != mark and not (jobs and consumed):
             publisher.publish([], clear)
 
     # -- what goes on beside

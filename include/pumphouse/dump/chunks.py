@@ -129,7 +129,10 @@ class ChunkWriter:
         self._require_snapshots(connection, reader)
         with session(self.source) as holder:
             try:
-                execute(holder, f"SET lock_wait_timeout = {max(int(self.settings.lock_wait_s), 1)}")
+                wait_s = max(int(self.settings.lock_wait_s), 1)
+                execute(holder, f"SET lock_wait_timeout = {wait_s}, innodb_lock_wait_timeout = {wait_s}")
+                # InnoDB's lock, too: a MariaDB has no other one of a prepared XA transaction whose session has ended.
+                execute(holder, "SET autocommit = 0, innodb_table_locks = ON")
                 execute(holder, f"LOCK TABLES {reader.name} READ")
             except MySQLError as error:
                 if error.args and error.args[0] == ER.LOCK_WAIT_TIMEOUT:

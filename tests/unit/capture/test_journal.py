@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from pumphouse.capture import journal as journals
-from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark, open_journal
+from pumphouse.capture.journal import NOTHING, Decisions, Journal, Mark, Place, open_journal
 from pumphouse.errors import CaptureRefused, CorruptionError
 from pumphouse.model.tso import Tso
+from tests.support import formats
 
 IDENTITY: dict[str, Any] = {"capture": "main", "cluster_id": 7}
 START = Mark(gtid="0-1-1", moment=0.0, schema=1, transactions=0)
@@ -47,6 +49,21 @@ def test_what_is_decided_is_there_after_a_restart_and_nothing_else(tmp_path: Pat
         assert each.mark == mark(4)
         assert [each.outcome(Tso(ts)) for ts in (10, 15, 20, 30, 40)] == [15, None, 25, 35, None]
         assert each.jobs() == [{"id": 1}]
+
+
+@pytest.mark.row("Q2")
+def test_it_names_what_is_prepared_as_its_schema_says(tmp_path: Path) -> None:
+    journal = Journal.begin(tmp_path, IDENTITY, START)
+    held = replace(mark(2), prepared={"X'78',X'',1": Place("0-1-2", 0, 7, 123)})
+    journal.append(NOTHING, held)
+    assert opened(tmp_path).mark == held
+    data = (tmp_path / "journal" / f"{1:016d}.log").read_bytes()
+    heads = [head for head, _ in journals._records(tmp_path, data, torn=False)]
+    for head in heads:
+        formats.check("capture-journal-head", head)
+    assert heads[1]["prepared"] == {"X'78',X'',1": ["0-1-2", 0, 7, 123]}
+    del heads[1]["prepared"]  # of an earlier version
+    assert Mark.from_dict(heads[1]) == mark(2)
 
 
 @pytest.mark.row("Q2")
