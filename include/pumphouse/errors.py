@@ -14,7 +14,7 @@ BinlogError
 ├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
-├─ SourceFailed* (the database that a dump is taken of, or whose binlog is read)
+├─ SourceFailed* (the database that a dump is taken of, or whose binlog is read) └─ SourceHeld* (a table is locked)
 ├─ CaptureRefused (its binlog has, or lacks, what makes a row inexact) · CaptureFenced (another process runs it)
 ├─ ImportRefused (binlog files say, or lack, what makes an archive of them inexact)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
@@ -343,6 +343,10 @@ class SourceFailed(BinlogError):
 
     retryable = True
     source: str | None = None
+
+
+class SourceHeld(SourceFailed):
+    """A table of the source stays locked, by a DDL or an XA transaction that is prepared, say."""
 
 
 class CaptureFenced(BinlogError):

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from pumphouse.capture.prepared import read_again
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Transaction
 from pumphouse.capture.source.session import position_now
+from pumphouse.dump.source import prepared_xids
 from pumphouse.errors import SourcePurged
 from pumphouse.registry.base import CaptureState
 from tests.stack.local import CAPTURE
@@ -25,6 +28,7 @@ from tests.stack.pumps import CLI
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
 from tests.support.capturing import read, rows_of, run, source
+from tests.support.kind import is_mysql
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.mysql, pytest.mark.row("Q1", "Q2", "Q4")]
@@ -171,20 +175,59 @@ def decided(stack: CapturedStack) -> list[int]:
 def test_a_dump_locks_no_table_without_a_key_that_one_has_written_to(stack: CapturedStack) -> None:
     stack.run("CREATE TABLE shop.keyless (id INT)", "INSERT INTO shop.keyless VALUES (1)")
     prepare(stack, "'keyless'", "INSERT INTO shop.keyless VALUES (2)")
-    stack.settings["dump"] = {"lock_wait_s": 1}
-    stack.write_settings()
-    said = stack.directory / "dump.log"
+    if is_mysql():  # which waits for the lock of the table's definition alone
+        stack.settings["dump"] = {"lock_wait_s": 1}
+        stack.write_settings()
     try:
-        with said.open("w") as file:
-            dump = subprocess.Popen(
-                [*CLI, "--config", str(stack.config), "archive", "dump", "--table", "shop.keyless"], stderr=file
-            )
-        eventually(lambda: "left no moment to lock it" in said.read_text(), within_s=30)
-        end(stack, "COMMIT", "'keyless'")
-        assert dump.wait(120) == 0
+        with dumping(stack, "--table", "shop.keyless") as said:
+            slowest = 0.0
+
+            def told() -> bool:
+                nonlocal slowest
+                began = time.monotonic()
+                stack.run("INSERT INTO shop.keyless VALUES (3)")
+                slowest = max(slowest, time.monotonic() - began)
+                return "left no moment to lock it" in said()
+
+            eventually(told, within_s=30)
+            with stack.source() as connection:
+                assert all(f"`XA COMMIT {xid}`" in said() for xid in prepared_xids(connection))
+            assert slowest < 4
+            end(stack, "COMMIT", "'keyless'")
         assert loaded(stack)
     finally:
         stack.run("DROP TABLE shop.keyless")
+
+
+def test_a_dump_says_which_ddl_and_which_transaction_it_waits_for(stack: CapturedStack) -> None:
+    """An application's DDL waits for what was prepared and left, and whoever uses the table waits for the DDL."""
+    stack.run("CREATE TABLE shop.waits (id INT PRIMARY KEY)", "INSERT INTO shop.waits VALUES (1)")
+    prepare(stack, "'left'", "INSERT INTO shop.waits VALUES (2)")
+    with stack.source("shop") as changing, stack.source() as asking, ThreadPoolExecutor(1) as pool:
+        ddl = pool.submit(run, changing, "SET innodb_lock_wait_timeout = 600", "ALTER TABLE waits ADD COLUMN c INT")
+        eventually(lambda: any("ADD COLUMN c" in str(row) for row in rows_of(asking, "SHOW PROCESSLIST")))
+        with dumping(stack) as said:
+            eventually(lambda: "runs `ALTER TABLE waits ADD COLUMN c INT` for" in said(), within_s=60)
+            (xid,) = prepared_xids(asking)
+            assert f"`XA COMMIT {xid}` or `XA ROLLBACK {xid}` ends one" in said()
+            assert not ddl.done()
+            end(stack, "COMMIT", "'left'")
+            ddl.result(60)
+    stack.require_equal()
+
+
+@contextmanager
+def dumping(stack: CapturedStack, *words: str) -> Iterator[Callable[[], str]]:
+    """A dump that ends well, around the block; what it has said."""
+    said = stack.directory / "dump.log"
+    with said.open("w") as file:
+        dump = subprocess.Popen([*CLI, "--config", str(stack.config), "archive", "dump", *words], stderr=file)
+    try:
+        yield said.read_text
+        assert dump.wait(120) == 0, said.read_text()
+    finally:
+        dump.kill()
+        dump.wait()
 
 
 def test_after_a_kill_a_restart_of_the_source_and_a_purge_it_has_the_rows(stack: CapturedStack) -> None:

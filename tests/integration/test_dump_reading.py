@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pymysql
 import pytest
 from pymysql.connections import Connection
 
+from pumphouse.dump.objects import read_objects
 from pumphouse.dump.rows import text_columns
 from pumphouse.dump.source import execute, require_primary, session
 from pumphouse.dump.table import TableReader
-from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.errors import ConfigError, SourceFailed, SourceHeld
 from pumphouse.loader.state import PARTS_TASK, parts_schema
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import Tso
+from pumphouse.mysql import DUMP
 from pumphouse.schema.ident import elements_of, literal
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import SourceSettings, TargetSettings
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 from tests.support.madearchive import column, index, table_info
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("A5")
 
@@ -183,6 +187,39 @@ def test_rows_of_16_mib_and_a_connection_that_ends_among_them(source: SourceSett
         next(stream)
         execute(app, f"KILL {connection.thread_id()}")  # type: ignore[no-untyped-call]
         list(stream)
+
+
+def test_a_table_that_stays_locked_is_refused_with_what_locks_it(
+    source: SourceSettings, app: Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DDL waits for an XA transaction whose session has ended. A MariaDB leaves the table out of its lists then."""
+    monkeypatch.setitem(DUMP.more, "lock_wait_timeout", "1")  # type: ignore[arg-type]
+    execute(app, "CREATE TABLE t (n INT PRIMARY KEY)")
+    with session(source) as connection:
+        for statement in ("XA START 'a b', 'c', 3", "INSERT INTO d.t VALUES (1)", "XA END 'a b', 'c', 3"):
+            execute(connection, statement)
+        execute(connection, "XA PREPARE 'a b', 'c', 3")
+    xid = "X'612062',X'63',3" if is_mysql() else "'a b','c',3"
+    listed = "SELECT column_name FROM information_schema.columns WHERE table_schema = 'd'"
+    locks = rf"session \d+ runs `TRUNCATE d.t` for \d+ s; XA transactions are prepared \({xid}\): `XA COMMIT"
+    with session(source) as changing, ThreadPoolExecutor(1) as pool:
+        execute(changing, "SET lock_wait_timeout = 600, innodb_lock_wait_timeout = 600")
+        ddl = pool.submit(execute, changing, "TRUNCATE d.t")
+        try:
+            eventually(lambda: any("TRUNCATE" in str(row) for row in execute(app, "SHOW PROCESSLIST")))
+            reads: list[Callable[[Connection[Any]], object]] = [lambda held: execute(held, "SELECT n FROM d.t")]
+            if not is_mysql():
+                reads += [lambda held: execute(held, listed), lambda held: read_objects(held, ())]
+            for each in reads:
+                with pytest.raises(SourceHeld, match=locks), session(source) as connection:
+                    each(connection)
+            with session(source) as connection:  # whatever tables there are
+                require_primary(connection, source)
+        finally:
+            execute(app, f"XA COMMIT {xid}")
+            ddl.result(60)
+    with session(source) as connection:
+        assert execute(connection, listed)
 
 
 def test_a_target_of_loads_is_no_source(source: SourceSettings, app: Connection[Any]) -> None:

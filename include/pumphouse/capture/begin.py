@@ -19,7 +19,7 @@ from pumphouse.capture.source.stream import open_stream
 from pumphouse.capture.statements import Does, meaning
 from pumphouse.clock import Clock
 from pumphouse.dump.source import TableChanged, session
-from pumphouse.errors import CaptureRefused, SourceFailed
+from pumphouse.errors import CaptureRefused, SourceFailed, SourceHeld
 from pumphouse.settings import Settings
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ def take_picture(settings: Settings, stop: threading.Event, clock: Clock) -> Pic
                 before = position_now(connection)
                 schema = StoredSchema(server=server_kind(connection), objects=read_objects(connection))
                 after = position_now(connection)
-        except TableChanged as error:
+        except (TableChanged, SourceHeld) as error:
             why = str(error)
         else:
             why = _changes(settings, before, after, stop)

@@ -21,7 +21,7 @@ from pumphouse.archive.base import BaseChunk, write_columns
 from pumphouse.archive.publish import put_once
 from pumphouse.clock import Throttle
 from pumphouse.dump.rows import text_columns
-from pumphouse.dump.source import TableChanged, execute, is_tidb, session
+from pumphouse.dump.source import TableChanged, execute, is_tidb, session, who_locks
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ManifestConflict, SourceFailed, WindowHeld
 from pumphouse.model.tso import Tso
@@ -129,16 +129,16 @@ class ChunkWriter:
         self._require_snapshots(connection, reader)
         with session(self.source) as holder:
             try:
-                wait_s = max(int(self.settings.lock_wait_s), 1)
-                execute(holder, f"SET lock_wait_timeout = {wait_s}, innodb_lock_wait_timeout = {wait_s}")
+                execute(holder, f"SET lock_wait_timeout = {max(int(self.settings.lock_wait_s), 1)}")
                 # InnoDB's lock, too: a MariaDB has no other one of a prepared XA transaction whose session has ended.
-                execute(holder, "SET autocommit = 0, innodb_table_locks = ON")
+                # Nothing else has it by then, and it may last for hours: writers wait no longer for it than need be.
+                execute(holder, "SET autocommit = 0, innodb_table_locks = ON, innodb_lock_wait_timeout = 1")
                 execute(holder, f"LOCK TABLES {reader.name} READ")
             except MySQLError as error:
                 if error.args and error.args[0] == ER.LOCK_WAIT_TIMEOUT:
                     raise TableChanged(
-                        f"it has no key, and its writers left no moment to lock it within dump.lock_wait_s"
-                        f" ({self.settings.lock_wait_s:g} s)"
+                        "it has no key, and transactions that write to it left no moment to lock it within "
+                        f"dump.lock_wait_s ({self.settings.lock_wait_s:g} s): {who_locks(connection)}"
                     ) from error
                 refused = denied(error, self.source, "source")
                 if refused is not None:

@@ -1,6 +1,7 @@
 """What a copy of the source lacks, as the text that the source shows: read with each dump, and never run.
 
-A dump never fails for want of any of it: what its user may not see is named, and what may have a password.
+A dump never fails for want of any of it: what its user may not see is named, and what may have a password. What is
+locked is asked for again.
 """
 
 # Identifiers and literals are quoted by pumphouse.schema.ident.
@@ -159,7 +160,7 @@ class _Reader:
         try:
             rows = execute(self._connection, statement)
         except MySQLError as error:
-            if not error.args or error.args[0] in _OF_THE_CLIENT:
+            if not error.args or error.args[0] in _OF_THE_CLIENT or error.args[0] == ER.LOCK_WAIT_TIMEOUT:
                 raise
             if error.args[0] != ER.NONEXISTING_GRANT:  # an account without any
                 self.unseen.append(f"{what}: {error.args[-1]}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -34,7 +34,7 @@ from pumphouse.dump.chunks import ChunkWriter, Stopped
 from pumphouse.dump.objects import read_objects
 from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
 from pumphouse.dump.survey import Survey, survey
-from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
+from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, SourceHeld, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.node import NodeKind
@@ -47,6 +47,7 @@ from pumphouse.schema.history import JobSource, MysqlTableSource
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import Settings
 
+_T = TypeVar("_T")
 log = structlog.get_logger()
 
 # A table that changes again and again, or that the history knows otherwise than the source, is given up then.
@@ -191,12 +192,7 @@ class _Dump:
         """Round after round until nothing is missing."""
         started = self._clock.monotonic()
         require_no_target(self._settings.source, self._settings.target_sections)
-        with session(self._settings.source) as connection:
-            require_primary(connection, self._settings.source)
-            pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
-            require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
-            self._estimate = _estimated_rows(connection)
-            there = _tables_of(connection)
+        there = self._patiently(self._look)
         found = self._unfinished()
         if found is not None and tables is not None and tuple(tables) != found.tables:
             names = ", ".join(found.tables or ("everything",))
@@ -224,7 +220,7 @@ class _Dump:
             if not state.missing:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="",
                             descends=None if earlier is None else earlier.since)  # fmt: skip
-                objects, digest = self._keep_objects(low)
+                objects, digest = self._patiently(lambda: self._keep_objects(low))
                 base = replace(base, without=state.without, objects=digest)
                 base = self._archive.publish_base(base, begun=layout.base_begun(low), clock=self._clock)
                 segments = [segment for table in base.tables for segment in table.segments]
@@ -258,10 +254,12 @@ class _Dump:
                 if report.without or report.idle or report.unknown:
                     log.warning("dump_lacks_tables", without=report.without, idle=report.idle, unknown=report.unknown)
                 return report
-            log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
+            (log.warning if why else log.info)(
+                "dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why)
+            )
             if why:
-                # A DDL under way, or a job that is not in the history yet: it wants a moment.
-                self._clock.sleep(_PAUSE_S)
+                # A DDL under way, a job that is not in the history yet, or a lock: it wants a moment.
+                self._clock.sleep(_pause_s(number))
             why = self._read(view, low, state)
         lacking = [f"{v.db}.{v.table.name}" for v in state.missing]
         told = ", ".join(f"{name} ({why.get(name, 'it changed meanwhile')})" for name in lacking[:5])
@@ -274,6 +272,25 @@ class _Dump:
         )
 
     # -- beginning and end
+
+    def _look(self) -> list[tuple[str, str]]:
+        """Whether the source can be dumped, and which tables it has."""
+        with session(self._settings.source) as connection:
+            require_primary(connection, self._settings.source)
+            pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
+            require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
+            self._estimate = _estimated_rows(connection)
+            return _tables_of(connection)
+
+    def _patiently(self, look: Callable[[], _T]) -> _T:
+        """What looks at all tables of the source, again while one is locked; SourceHeld when it stays so."""
+        for number in range(1, _MOST_ROUNDS):
+            try:
+                return look()
+            except SourceHeld as held:
+                log.warning("dump_waits", reason=held.message)
+                self._clock.sleep(_pause_s(number))
+        return look()
 
     def _unfinished(self) -> BaseBegun | None:
         """The newest dump that was begun; None when there is nothing to go on with.
@@ -417,7 +434,7 @@ class _Dump:
             done = state.begun.get(version.table.id, ())
             try:
                 writer.read_table(version, done[0].low if done else view.end, done, exact)
-            except TableChanged as changed:
+            except (TableChanged, SourceHeld) as changed:
                 return f"{version.db}.{version.table.name}", str(changed)
             except Stopped:
                 return None
@@ -443,6 +460,11 @@ class _Dump:
             self._rows += chunk.rows
             rows = self._rows
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
+
+
+def _pause_s(tried: int) -> float:
+    """Longer each time: whoever waits for a lock of ours gets on in between."""
+    return _PAUSE_S + tried / 2
 
 
 def _without_hint(table: str) -> advice.Hint:

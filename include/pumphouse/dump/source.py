@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pymysql.connections import Connection
 from pymysql.constants import ER
-from pymysql.err import MySQLError
+from pymysql.err import MySQLError, ProgrammingError
 
-from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.errors import ConfigError, SourceFailed, SourceHeld
 from pumphouse.loader.state import PARTS_SUFFIX, PARTS_TASK
 from pumphouse.mysql import DUMP, ServerConnection, connect, denied, place
 from pumphouse.schema.ident import qualified
@@ -22,6 +23,11 @@ _CHANGED = {
     ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_TABLE_ERROR,
     1412,  # the table definition has changed
 }  # fmt: skip
+# A statement that locks a table; those on accounts may have passwords.
+_LOCKS = re.compile(
+    r"\s*(?:ALTER|CREATE|DROP|LOCK|OPTIMIZE|RENAME|REPAIR|TRUNCATE)\b(?!\s+(?:USER|ROLE|SERVER)\b)", re.IGNORECASE
+)
+_SHOWN, _SHOWN_TEXT = 5, 80
 
 
 class TableChanged(Exception):
@@ -35,7 +41,7 @@ def where(settings: ServerSettings) -> str:
 
 @contextmanager
 def session(settings: ServerSettings) -> Iterator[ServerConnection]:
-    """A connection to the source; ConfigError, SourceFailed, TableChanged."""
+    """A connection to the source; ConfigError, SourceFailed, SourceHeld, TableChanged."""
     if not (settings.host or settings.unix_socket):
         raise ConfigError(
             "no source is known to read from",
@@ -58,6 +64,10 @@ def session(settings: ServerSettings) -> Iterator[ServerConnection]:
         code = error.args[0] if error.args else 0
         if code in _CHANGED:
             raise TableChanged(str(error.args[1])) from error
+        if code == ER.LOCK_WAIT_TIMEOUT:
+            raise SourceHeld(
+                f"a table stays locked at the source {where(settings)}: {who_locks(connection)}", source=where(settings)
+            ) from error
         refused = denied(error, settings, "source")
         if refused is not None:
             refused.advice = ("the user needs SELECT on every table, and LOCK TABLES for tables without a key",)
@@ -83,14 +93,18 @@ def require_primary(connection: Connection[Any], settings: ServerSettings) -> No
                 hint="name the primary in [source]",
             )
         break
-    # Whatever the schema is called there: what these tables are is known by their columns.
-    found = execute(
-        connection,
-        "SELECT table_schema FROM information_schema.columns WHERE (table_name, column_name) IN"
-        " (('checkpoint', 'cluster_id'), ('fence', 'holder'), ('applied', 'bucket'))"
-        " GROUP BY table_schema HAVING COUNT(*) = 3",
-    )
-    for schema in (str(name) for (name,) in found if not _is_of_parts(connection, str(name))):
+    # Whatever the schema is called there: what these tables are is known by their columns. A table's name by itself: a
+    # MariaDB would open all tables else.
+    having = [
+        execute(
+            connection,
+            "SELECT table_schema FROM information_schema.columns"  # noqa: S608
+            f" WHERE table_name = '{table}' AND column_name = '{column}'",
+        )
+        for table, column in (("checkpoint", "cluster_id"), ("fence", "holder"), ("applied", "bucket"))
+    ]
+    schemas = set.intersection(*({str(name) for (name,) in each} for each in having))
+    for schema in sorted(name for name in schemas if not _is_of_parts(connection, name)):
         raise ConfigError(
             f"{where(settings)} has the schema {schema}, where loads and restores keep their state: it is a target of "
             "loads, not the source",
@@ -143,6 +157,41 @@ def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
+
+
+def who_locks(connection: Connection[Any]) -> str:
+    """What a table may be locked by, in words: statements, and XA transactions that are prepared, with what ends them.
+
+    As far as the user sees them: PROCESS, and on a MySQL XA_RECOVER_ADMIN, show those of others.
+    """
+    told: list[str] = []
+    with contextlib.suppress(MySQLError, OSError):
+        for number, _, _, _, _, seconds, _, text, *_ in execute(connection, "SHOW FULL PROCESSLIST"):
+            if _LOCKS.match(str(text or "")):
+                told.append(f"session {number} runs `{str(text)[:_SHOWN_TEXT]}` for {seconds} s")
+    xids: list[str] = []
+    with contextlib.suppress(MySQLError, OSError):
+        xids = prepared_xids(connection)
+    if xids:
+        more = f" and {len(xids) - _SHOWN} more" if len(xids) > _SHOWN else ""
+        told.append(
+            f"XA transactions are prepared ({'; '.join(xids[:_SHOWN])}{more}): `XA COMMIT {xids[0]}` or `XA ROLLBACK "
+            f"{xids[0]}` ends one that was left"
+        )
+    return "; ".join(told) or "by what, this user may not see"
+
+
+def prepared_xids(connection: Connection[Any]) -> list[str]:
+    """XA transactions that are prepared at the server, as XA COMMIT takes them."""
+    try:
+        return [_text(xid) for *_, xid in execute(connection, "XA RECOVER FORMAT='SQL'")]
+    except ProgrammingError:  # a MySQL
+        found = [(each[0], 2 + 2 * each[1], _text(each[3])) for each in execute(connection, "XA RECOVER CONVERT XID")]
+        return [f"X'{xid[2:end]}',X'{xid[end:]}',{kind}" for kind, end, xid in found]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def is_tidb(connection: Connection[Any]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT, CR
+from pymysql.constants import CLIENT, CR, ER
 from pymysql.err import MySQLError, OperationalError
 
 from pumphouse import advice
@@ -179,7 +179,18 @@ class ServerConnection(SharedTlsConnection):
                 raise ValueError(f"a status and no rows for {text[:60]!r}")
             if _ASKS_ONE.match(text) and not (unbuffered or result.rows):
                 raise ValueError(f"no row for {text[:60]!r}")
+            if _ASKS.match(text) and not unbuffered and result.warning_count:
+                self._require_all_of(result)
             return affected
+
+    def _require_all_of(self, result: Any) -> None:
+        """A MariaDB leaves tables that are locked out of information_schema, and warns: that is an error here."""
+        me: Any = self
+        super().query("SHOW WARNINGS")
+        warnings, me._result = me._result.rows, result  # noqa: SLF001
+        for _, code, message in warnings:
+            if int(code) == ER.LOCK_WAIT_TIMEOUT:
+                raise OperationalError(ER.LOCK_WAIT_TIMEOUT, message)
 
     def write_packet(self, payload: Any) -> None:
         """Send a packet; ConfigError for one that would give the password to whoever answers."""

@@ -120,7 +120,8 @@ _WAITING = {"wait_timeout": "28800", "net_read_timeout": "600", "net_write_timeo
 DUMP = Session(
     sql_mode="ALLOW_INVALID_DATES",
     isolation="REPEATABLE READ",
-    more=_WAITING,
+    # A table that is locked for longer is tried again, by whoever can say what it waits for.
+    more=_WAITING | {"lock_wait_timeout": "3"},
     # A node of a Galera cluster answers when it has what the others have committed.
     wishes={"wsrep_sync_wait": "1"},
 )
