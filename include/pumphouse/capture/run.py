@@ -39,7 +39,7 @@ from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.source import execute, session, where
 from pumphouse.durable import PRIVATE_DIR, make_dirs
-from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable, SourceFailed
+from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable, SourceFailed, SourceHeld
 from pumphouse.loader.apart import require_no_target
 from pumphouse.loader.state import parts_schemas
 from pumphouse.model.captured import OF_A_START, PREFIX
@@ -91,9 +91,14 @@ def run_capture(
         there: _There | None = None
         try:
             there = run.look()
-        except SourceFailed:
+        except SourceFailed as error:
             if anew or not has_journal(settings.capture.directory):
-                raise
+                if not isinstance(error, SourceHeld):
+                    raise
+                try:
+                    there = run.wait_for_source()
+                except Stopped:
+                    return
         lease = Lease.take(
             cluster,
             settings.capture.id,

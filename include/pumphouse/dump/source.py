@@ -117,6 +117,8 @@ def _is_of_parts(connection: Connection[Any], schema: str) -> bool:
     try:
         tasks = {str(task) for (task,) in execute(connection, f"SELECT task FROM {qualified(schema, 'checkpoint')}")}  # noqa: S608
     except MySQLError as error:
+        if error.args and error.args[0] == ER.LOCK_WAIT_TIMEOUT:
+            raise
         return bool(error.args) and error.args[0] in _CHANGED
     # One that has just begun has no checkpoint yet.
     return schema.endswith(PARTS_SUFFIX) and tasks <= {PARTS_TASK}
@@ -178,7 +180,7 @@ def who_locks(connection: Connection[Any]) -> str:
             f"XA transactions are prepared ({'; '.join(xids[:_SHOWN])}{more}): `XA COMMIT {xids[0]}` or `XA ROLLBACK "
             f"{xids[0]}` ends one that was left"
         )
-    return "; ".join(told) or "by what, this user may not see"
+    return "; ".join(told) or "SHOW PROCESSLIST has no statement that locks one, as far as this user sees"
 
 
 def prepared_xids(connection: Connection[Any]) -> list[str]:
