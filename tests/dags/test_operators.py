@@ -215,7 +215,8 @@ import json
 from datetime import datetime, UTC
 from binlog_airflow.installation import Installation
 from binlog_airflow.tasks import extend_archive
-print(json.dumps(extend_archive(datetime(2020, 1, 1, tzinfo=UTC), Installation(archive="mine", cluster="pumps"))))
+done, _ = extend_archive(datetime(2020, 1, 1, tzinfo=UTC), Installation(archive="mine", cluster="pumps"))
+print(json.dumps(done))
 """
 
 
