@@ -154,7 +154,7 @@ def test_deadlines_and_cancellation_reach_the_handler(served: Served) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             c.unary_unary(UNARY)(b"x", timeout=0.2)
         assert refused.value.code() is Code.DEADLINE_EXCEEDED
-        call = c.unary_unary(UNARY).future(b"x", timeout=60)
+        call = c.unary_unary(UNARY).future(b"x", timeout=30)
         eventually(lambda: len(served.contexts) == 2)
         assert 20 < served.call(served.contexts[1].time_remaining) < 31
         call.cancel()
