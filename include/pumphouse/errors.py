@@ -348,6 +348,8 @@ class SourceFailed(BinlogError):
 class SourceHeld(SourceFailed):
     """A table of the source stays locked, by a DDL or an XA transaction that is prepared, say."""
 
+    retryable = True
+
 
 class CaptureFenced(BinlogError):
     """Another process runs this capture: this one decides nothing any more."""
