@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseBegun
 from pumphouse.archive.init import init_archive
-from pumphouse.archive.layout import base_begun, base_objects
+from pumphouse.archive.layout import BASE, base_begun, base_objects
 from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
@@ -70,11 +70,20 @@ class World:
     workload: Workload
     settings: Settings
     archive: Archive
+    # When it was waited for what the source hides: where the archive ended, and how many objects bases had.
+    settled: list[tuple[int, int]] = field(default_factory=list)
 
     def dump(self, tables: Sequence[str] | None = None, **sizes: Any) -> DumpReport:
         settings = self.settings.model_copy(update={"dump": self.settings.dump.model_copy(update=sizes)})
         with Parts(settings) as parts:
-            settle = waiter(parts.cluster, settings.source)
+            wait = waiter(parts.cluster, settings.source)
+
+            def settle(within_s: float | None) -> None:
+                wait(within_s)
+                if parts.archive.begun():
+                    keys = (each.key for each in parts.archive.store.list(BASE))
+                    self.settled.append((parts.archive.end(), sum(not key.endswith("begun.json") for key in keys)))
+
             return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables, settle=settle)
 
     def mark(self, name: str) -> Mark:
@@ -131,6 +140,9 @@ def test_a_dump_under_writes_opens_the_moments_behind_it(world: World) -> None:
     before = world.mark("before")
     report = world.dump(chunk_rows=100)
     assert report.tables == 6
+    # What is captured up to where rows are read is shown before the first of them is.
+    read_at = min(table.low for table in world.archive.bases(report.ts)[-1].tables)
+    assert any(end >= read_at and not objects for end, objects in world.settled), (read_at, world.settled)
     marks = [world.mark("right_behind"), world.mark("later")]
     world.extend()
     for mark in marks:
@@ -144,7 +156,7 @@ def test_a_dump_under_writes_opens_the_moments_behind_it(world: World) -> None:
     world.require_equal(marks[0], "target")
     found = verify(world.archive)
     assert found.sound, found.problems
-    for each in world.archive.store.list("base/"):
+    for each in world.archive.store.list(BASE):
         if not each.key.endswith(".parquet"):
             value = json.loads(world.archive.store.get(each.key))
             formats.check(value["kind"].replace(" ", "-"), value)
@@ -329,7 +341,7 @@ def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
     assert (first.kept, first.resumed) == (0, False)
     with pytest.raises(UsageError, match=r"there is no table shop\.oders"):
         world.dump(tables=["shop.customers", "shop.oders"])
-    begun = {each.key for each in world.archive.store.list("base/") if each.key.endswith("/begun.json")}
+    begun = {each.key for each in world.archive.store.list(BASE) if each.key.endswith("/begun.json")}
     assert begun == {base_begun(first.low)}, "a dump that is refused leaves nothing"
     # What releases before this one left of such a dump is not gone on with.
     typo = BaseBegun(
