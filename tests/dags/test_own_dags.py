@@ -314,6 +314,7 @@ def names_of(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(each["namespace"], each["name"]) for each in datasets]
 
 
+# The provider is the user's to install; in the lock, its listener would run in every test of an Airflow.
 @pytest.mark.skipif(
     importlib.util.find_spec("airflow.providers.openlineage") is None,
     reason="apache-airflow-providers-openlineage is not installed",

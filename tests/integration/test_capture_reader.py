@@ -557,9 +557,8 @@ _AS_IT_WAS = (
 
 
 @pytest.mark.row("Q5")
+@pytest.mark.mariadb("a MySQL names what is under way; this is about MariaDB's position")
 def test_what_waits_for_its_answer_is_hidden_also_once_its_source_begins_another_file(source: Any) -> None:
-    if is_mysql():
-        pytest.skip("it names what is under way; this is about MariaDB's position")
     _run(source, "CREATE TABLE shop.t (id INT PRIMARY KEY, b TEXT)")
     begin = position_now(source.connection)
 
@@ -604,11 +603,10 @@ def test_what_waits_for_its_answer_is_hidden_also_once_its_source_begins_another
 
 @pytest.mark.row("Q5")
 @pytest.mark.parametrize("answer_s", [0.02, 0.2])
+@pytest.mark.mariadb("a MySQL names what is under way; this is about MariaDB's position")
 def test_what_was_sent_is_shown_once_nothing_is_hidden_while_many_write_and_files_change(
     source: Any, answer_s: float
 ) -> None:
-    if is_mysql():
-        pytest.skip("it names what is under way; this is about MariaDB's position")
     _run(source, "CREATE TABLE shop.t (id INT AUTO_INCREMENT PRIMARY KEY, b VARCHAR(2000))")
     begin = position_now(source.connection)
     sent = [begin.gtids]
