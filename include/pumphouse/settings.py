@@ -478,6 +478,13 @@ class CaptureSettings(Section):
     queue_bytes: int = Field(
         64 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
     )
+    copies: int = Field(
+        1,
+        ge=1,
+        le=5,
+        description="how many Pumps, each on another host, take each transaction before it counts; the loss of one "
+        "disk loses nothing with two",
+    )
     semi_sync: bool = Field(
         False,
         description="acknowledge as a semi-sync replica does: a commit of the source returns once the Pumps have it; "

@@ -47,7 +47,7 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         pumphouse_pb2_grpc.add_PumpBatchServicer_to_server(self, self._server)
         credentials = server_credentials(tls or TlsSettings())
         port = self._server.add_secure_port(addr, credentials) if credentials else self._server.add_insecure_port(addr)
-        self.host = f"127.0.0.1:{port}"
+        self.host = f"{addr.rpartition(':')[0]}:{port}"
         self._server.start()
 
     def register(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 import pyarrow as pa
 import structlog
@@ -13,7 +14,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
 from pumphouse.archive.declare import accepted_commits, record_settled
-from pumphouse.archive.duplicates import find_duplicates
+from pumphouse.archive.duplicates import Duplicates, Transactions, find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
 from pumphouse.archive.indexing import extend_index
@@ -24,7 +25,7 @@ from pumphouse.archive.settle import settle_pending
 from pumphouse.archive.skipping import binlog_skipped
 from pumphouse.archive.window import Action, PublishedWindow, PullReport, WindowPlan
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
+from pumphouse.errors import BadSegment, BinlogError, ManifestConflict, UsageError, WindowHeld
 from pumphouse.model import strict
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
@@ -69,26 +70,23 @@ def commit_window(
     if end <= plan.start:
         holders = [holder(each.node_id, "it brought nothing") for each in found if each.reached <= end]
         raise WindowHeld(f"the window after {show(plan.start)} does not move", holders=holders)
-    if archive.end() != plan.start:
-        raise ManifestConflict(
-            f"the archive ends at {show(archive.end())} by now, the window begins at {show(plan.start)}",
-            hint="run again from the new end",
-        )
+    _require_end(archive, plan)
     last = archive.last()
     before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
-    segments = _trimmed(archive, plan, found, end, attempt, settings.archive.part_bytes)
+    pulled = segments = _trimmed(archive, plan, found, end, attempt, settings.archive.part_bytes)
     records = _records(archive, found, plan.start, end)
     accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
-    duplicates, settled, differing = find_duplicates(archive.store, segments, records)
-    holders += differing
+    twice = _duplicates(archive, plan, segments, records)
+    holders += twice.holders
     if holders:
         raise WindowHeld(
             f"the window after {show(plan.start)} is held: {named(holders)}",
             holders=holders,
         )
+    segments = _without(archive, plan, segments, twice.many, settings.archive.part_bytes)
     jobs, without = with_jobs(
-        ddl_binlogs(archive.store, segments, duplicates, end),
+        ddl_binlogs(archive.store, segments, twice.found, end),
         history,
         wait_s=settings.archive.ddl_wait_s,
         poll_s=settings.archive.poll_interval_s,
@@ -110,16 +108,18 @@ def commit_window(
             previous=plan.previous,
             pumps=tuple(_pump_entry(each, before.get(each.node_id), end) for each in found),
             segments=tuple(segments),
-            duplicates=duplicates,
+            duplicates=twice.found,
             ddl=ddl,
             declared=tuple(each.declared for each in found if each.declared is not None),
-            accepted=(*accepted, *settled, *without),
+            accepted=(*accepted, *twice.settled, *without),
             binlog_skipped=binlog_skipped(settings.history.history, settings.tls),
         )
     )
     if manifest.binlog_skipped:
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(archive, cluster, consumer.of_snapshot(settings.airflow, manifest.end))
+    if twice.many:
+        _delete(archive, {each.key for each in pulled} - {each.key for each in segments})
     # What is below the window is shown by its Pump as late or orphan, whatever else it was accepted as.
     shown = [each for each in accepted if each.kind in AcceptedCommit.KEPT_OUT or each.commit_ts <= manifest.start]
     _tell(archive, cluster, settings, shown)
@@ -171,19 +171,78 @@ def _trimmed(
         kept.extend(each for each in report.segments if each.max_commit_ts <= end)
         if not above:
             continue
-        node_id = report.node_id
-        with SegmentWriter(
-            archive.store,
-            lambda number, node=node_id: layout.segment_key(plan.start, plan.end, node, attempt, number),  # type: ignore[misc]
-            node_id,
-            part_bytes=part_bytes,
-            raw=True,
-        ) as writer:
-            for entry in above:
-                for batch in read_segment(archive.store, entry, after=plan.start, upto=end):
-                    writer.add_rows(batch)
-            kept.extend(writer.finish())
+        batches = (batch for entry in above for batch in read_segment(archive.store, entry, after=plan.start, upto=end))
+        kept.extend(_written(archive, plan, report.node_id, attempt, part_bytes, batches))
     return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
+
+
+def _duplicates(
+    archive: Archive, plan: WindowPlan, segments: Sequence[SegmentEntry], records: Sequence[AcceptedCommit]
+) -> Duplicates:
+    try:
+        return find_duplicates(archive.store, segments, records)
+    except BadSegment:
+        _require_end(archive, plan)  # whoever has published this window deletes its copies
+        raise
+
+
+def _require_end(archive: Archive, plan: WindowPlan) -> None:
+    """ManifestConflict unless the archive ends where the window begins."""
+    if archive.end() != plan.start:
+        raise ManifestConflict(
+            f"the archive ends at {show(archive.end())} by now, the window begins at {show(plan.start)}",
+            hint="run again from the new end",
+        )
+
+
+def _without(
+    archive: Archive,
+    plan: WindowPlan,
+    segments: Sequence[SegmentEntry],
+    many: Mapping[str, Transactions],
+    part_bytes: int,
+) -> list[SegmentEntry]:
+    """The segments without what another Pump's have."""
+    kept: list[SegmentEntry] = []
+    attempt = layout.attempt_id()
+    for node_id, some in groupby(segments, lambda each: each.node_id):
+        out = many.get(node_id)
+        if out is None:
+            kept.extend(some)
+            continue
+        batches = (
+            batch.filter(pa.array(~out.has(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts")))))
+            for entry in some
+            for batch in read_segment(archive.store, entry, after=plan.start, upto=entry.max_commit_ts)
+        )
+        kept.extend(_written(archive, plan, node_id, attempt, part_bytes, batches))
+    return kept
+
+
+def _written(
+    archive: Archive, plan: WindowPlan, node_id: str, attempt: str, part_bytes: int, batches: Iterable[pa.RecordBatch]
+) -> list[SegmentEntry]:
+    """Rows of a Pump's segments in segments of their own."""
+    with SegmentWriter(
+        archive.store,
+        lambda number: layout.segment_key(plan.start, plan.end, node_id, attempt, number),
+        node_id,
+        part_bytes=part_bytes,
+        raw=True,
+    ) as writer:
+        for batch in batches:
+            if batch.num_rows:
+                writer.add_rows(batch)
+        return writer.finish()
+
+
+def _delete(archive: Archive, keys: Iterable[str]) -> None:
+    """Segments that no window names, nor will: theirs is published. Whatever stays goes with the orphans."""
+    try:
+        for key in keys:
+            archive.store.delete(key)
+    except BinlogError as error:
+        log.warning("copies_not_deleted", error=str(error))
 
 
 def _pump_entry(report: PullReport, before: PumpEntry | None, end: Tso) -> PumpEntry:

@@ -1,13 +1,15 @@
 """Transactions that several Pumps have (row A7): found at the commit of a window, read once ever after.
 
-A prewrite that timed out is written again to another Pump, and both complete it. The two are one transaction when
-their content is equal (`pumphouse.archive.content`); the same (start, commit) with another content holds the window.
+A prewrite that timed out is written again to another Pump, and both complete it; a writer with copies gives each one
+to several. They are one transaction when their content is equal (`pumphouse.archive.content`); the same (start, commit)
+with another content holds the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +18,53 @@ from pumphouse.archive.content import content_digest
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, Duplicate, SegmentEntry
 from pumphouse.archive.segment import read_columns, read_segment
+from pumphouse.codec.columnar import binary_buffers, valid_of
+from pumphouse.codec.hashing import hash_bytes
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
+# A manifest lists so many; where there are more, segments are written again without them.
+_LISTED = 1000
+_COMPARED = ("commit_ts", "start_ts", "part", "payload")
 
-class Duplicates(NamedTuple):
-    """Transactions of several Pumps: how each is read, those whose contents differ and were settled, and who holds."""
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Timestamps of transactions, in order (commit_ts, start_ts)."""
+
+    commit_ts: _Ints
+    start_ts: _Ints
+
+    def has(self, commit_ts: _Ints, start_ts: _Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Of each of others, whether it is one of these."""
+        return self.places(commit_ts, start_ts) >= 0
+
+    def places(self, commit_ts: _Ints, start_ts: _Ints) -> _Ints:
+        """Of each of others, which one it is of these; -1 = none."""
+        first = np.searchsorted(self.commit_ts, commit_ts, "left")
+        behind = np.searchsorted(self.commit_ts, commit_ts, "right")
+        places = np.full(len(commit_ts), -1, np.int64)
+        for step in range(int((behind - first).max(initial=0))):  # few share a commit ts
+            at = np.minimum(first + step, len(self.start_ts) - 1)
+            places = np.where((first + step < behind) & (self.start_ts[at] == start_ts), at, places)
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Transactions of several Pumps.
+
+    Attributes:
+        found: how each is read.
+        many: by Pump, what its segments are written again without, as it is too much for ``found``.
+        settled: those whose contents differ, and that were settled by name.
+        holders: those whose contents differ, and that hold the window.
+    """
 
     found: tuple[Duplicate, ...] = ()
+    many: Mapping[str, Transactions] = field(default_factory=dict)
     settled: tuple[AcceptedCommit, ...] = ()
     holders: tuple[dict[str, Any], ...] = ()
 
@@ -47,6 +86,16 @@ def find_duplicates(
     same = (commit_ts[1:] == commit_ts[:-1]) & (start_ts[1:] == start_ts[:-1])
     if not same.any():
         return Duplicates()
+    many: dict[str, Transactions] = {}
+    if np.count_nonzero(same) > _LISTED:
+        of = np.concatenate([[False], same]) | np.concatenate([same, [False]])
+        equal = _equal(store, segments, nodes, (commit_ts[of], start_ts[of], owner[of]))
+        many = {
+            node: Transactions(commit_ts[of][mine], start_ts[of][mine])
+            for at, node in enumerate(nodes)
+            if (mine := equal & (owner[of] == at)).any()
+        }
+        same[np.flatnonzero(of)[equal] - 1] = False
     pairs: dict[tuple[int, int], list[str]] = {}
     for at in np.flatnonzero(same):
         key = (int(start_ts[at]), int(commit_ts[at]))
@@ -68,7 +117,7 @@ def find_duplicates(
         if len(owners) > 1:
             drop = tuple(node for node in owners if node != keep)
             found.append(Duplicate(start_ts=Tso(start), commit_ts=Tso(commit), keep=keep, drop=drop))
-    return Duplicates(tuple(found), tuple(settled), tuple(holders))
+    return Duplicates(tuple(found), many, tuple(settled), tuple(holders))
 
 
 def _differs(owners: Sequence[str], start: int, commit: int) -> dict[str, Any]:
@@ -116,6 +165,51 @@ def _overlaps(entry: SegmentEntry, segments: Sequence[SegmentEntry]) -> bool:
         and entry.min_commit_ts <= other.max_commit_ts
         for other in segments
     )
+
+
+def _equal(
+    store: ObjectStore,
+    segments: Sequence[SegmentEntry],
+    nodes: Sequence[str],
+    twice: tuple[_Ints, _Ints, _Ints],
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Of transactions that several Pumps have, (commit_ts, start_ts, owner) in order: which are to be left out.
+
+    These are all but the first of each whose payloads are equal, byte by byte, on all its Pumps. The bytes are compared
+    by a hash of 64 bits, as what is compared has the same timestamps.
+    """
+    commit_ts, start_ts, _ = twice
+    first = (np.diff(commit_ts, prepend=-1) != 0) | (np.diff(start_ts, prepend=-1) != 0)
+    begins, of = np.flatnonzero(first), np.cumsum(first) - 1
+    digests = _digests(store, segments, nodes, twice)
+    equal = np.logical_and.reduceat(digests == digests[begins][of], begins)[of]
+    return equal & ~first
+
+
+def _digests(
+    store: ObjectStore, segments: Sequence[SegmentEntry], nodes: Sequence[str], twice: tuple[_Ints, _Ints, _Ints]
+) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Hash of each one's payload, whatever the order of its parts."""
+    commit_ts, start_ts, owner = twice
+    digests = np.zeros(len(owner), np.uint64)
+    for at, node in enumerate(nodes):
+        mine = np.flatnonzero(owner == at)
+        wanted = Transactions(commit_ts[mine], start_ts[mine])
+        for entry in segments:
+            if entry.node_id != node:
+                continue
+            for batch in read_segment(store, entry, after=Tso(0), upto=entry.max_commit_ts, columns=_COMPARED):
+                place = wanted.places(batch.column("commit_ts").to_numpy(), batch.column("start_ts").to_numpy())
+                np.add.at(digests, mine[place[place >= 0]], _hashed(batch)[place >= 0])
+    return digests
+
+
+def _hashed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Of each row, with the number of its part."""
+    payload = batch.column("payload")
+    hashes = batch.column("part").to_numpy().astype(np.uint64)
+    hash_bytes(*binary_buffers(payload), valid_of(payload), hashes)
+    return hashes
 
 
 def _contents(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pymysql.err import MySQLError
@@ -15,6 +15,8 @@ from pumphouse.capture.source.session import flavor_of, semi_sync_says
 from pumphouse.dump.source import execute
 from pumphouse.errors import SchemaError
 from pumphouse.loader.grants import missing_privileges
+from pumphouse.model.address import machine_of
+from pumphouse.model.node import NodeState, NodeStatus
 from pumphouse.mysql import ServerConnection
 from pumphouse.schema.actions import is_system
 from pumphouse.schema_import.read import read_schema
@@ -49,6 +51,22 @@ def check_source(
     if schema:
         lines += _tables(connection, settings, own)
     return sorted(lines, key=lambda line: not line.wrong)
+
+
+def check_hosts(pumps: Iterable[NodeStatus], copies: int) -> list[Line]:
+    """Whether there are hosts for so many copies; a capture that runs waits for one that is away."""
+    hosts = sorted({machine_of(each.host) for each in pumps if each.state is NodeState.ONLINE})
+    if len(hosts) >= copies:
+        return []
+    return [
+        Line(
+            wrong=True,
+            text=f"copies = {copies}, and Pumps are online on {len(hosts)} hosts ({', '.join(hosts) or 'none'}): "
+            "nothing can be captured",
+            type="start a Pump on another host (`pumphouse pump run`); a host is what stands before the port in the "
+            "HOST of `pumphouse pumps`",
+        )
+    ]
 
 
 def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:

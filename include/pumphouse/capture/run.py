@@ -173,7 +173,7 @@ class _Run:
         shadow = Shadow.start(capture.directory / "shadow", stored, capture.shadow)  # a child, before gRPC has threads
         stack.callback(shadow.close)
         self._add_jobs(journal.jobs())  # whoever was killed right behind a decision had no time to
-        client = PumpClient(self._cluster, tls=self._settings.tls)
+        client = PumpClient(self._cluster, copies=capture.copies, tls=self._settings.tls)
         stack.callback(client.close)
         publisher = self._publisher = Publisher(
             client,

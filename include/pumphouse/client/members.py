@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pumphouse.client.selector import Selector
 from pumphouse.library_log import library_logger
+from pumphouse.model.address import machine_of
 from pumphouse.model.node import NodeState, NodeStatus
 
 log = library_logger(__name__)
@@ -29,10 +30,10 @@ class _Member:
 
 
 class Members:
-    """The two sets, for any number of threads."""
+    """The two sets, for any number of threads; a selector for each copy of a prewrite, each with hosts of its own."""
 
-    def __init__(self, selector: Selector) -> None:
-        self._selector = selector
+    def __init__(self, *selectors: Selector) -> None:
+        self._selectors = selectors
         self._lock = threading.Lock()
         self._members: dict[str, _Member] = {}
 
@@ -46,7 +47,7 @@ class Members:
             known, self._members = self._members, {}
             for status in sorted(statuses, key=lambda each: each.node_id):
                 self._members[status.node_id] = _merged(known.get(status.node_id), status)
-            self._tell_selector()
+            self._tell_selectors()
         self._say_who_is_back()
 
     def change(self, node_id: str, status: NodeStatus | None) -> None:
@@ -59,13 +60,13 @@ class Members:
                 self._members[node_id] = _merged(self._members.get(node_id), status)
                 if new:
                     self._members = dict(sorted(self._members.items()))
-            self._tell_selector()
+            self._tell_selectors()
         self._say_who_is_back()
 
-    def select(self, start_ts: int, retry: int) -> NodeStatus | None:
+    def select(self, start_ts: int, retry: int, copy: int = 0) -> NodeStatus | None:
         """The Pump for this try, or None."""
         with self._lock:
-            return self._selector.select(start_ts, retry)
+            return self._selectors[copy].select(start_ts, retry)
 
     def get(self, node_id: str) -> NodeStatus | None:
         """Status of a Pump, if it is registered."""
@@ -79,18 +80,19 @@ class Members:
             return [member.status for member in self._members.values() if member.available]
 
     def choices(self) -> int:
-        """How many Pumps the strategy may choose from now."""
+        """How many Pumps the strategy may choose from now; what other copies need is none."""
         with self._lock:
-            return sum(m.available and self._selector.may_take(m.status) for m in self._members.values())
+            able = sum(m.available and self._may_take(m.status) for m in self._members.values())
+            return able - len(self._selectors) + 1
 
     def online(self) -> list[NodeStatus]:
         """Pumps that are registered online, available or not."""
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE]
 
-    def last_resort(self) -> list[NodeStatus]:
+    def last_resort(self, copy: int = 0) -> list[NodeStatus]:
         """Pumps that are worth one more try when every other failed: online, and such as the strategy may take."""
-        return [pump for pump in self.online() if self._selector.may_take(pump)]
+        return self._dealt(self.online())[copy]
 
     def to_probe(self) -> list[NodeStatus]:
         """Pumps that are registered online but not available."""
@@ -109,7 +111,7 @@ class Members:
             if member.available or member.status.state != NodeState.ONLINE:
                 return
             member.available = True
-            self._tell_selector()
+            self._tell_selectors()
         self._say_who_is_back()
 
     def silent(self, pump: NodeStatus, why: object = "") -> bool:
@@ -140,8 +142,8 @@ class Members:
                 return
             member.available = False
             member.complained = True
-            self._tell_selector()
-            others = any(each.available and self._selector.may_take(each.status) for each in self._members.values())
+            self._tell_selectors()
+            others = any(each.available and self._may_take(each.status) for each in self._members.values())
         log.warning(
             "pump_unavailable",
             node_id=pump.node_id,
@@ -161,8 +163,22 @@ class Members:
         for member in back:  # as loud as what it takes back
             log.warning("pump_available_again", node_id=member.status.node_id, host=member.status.host)
 
-    def _tell_selector(self) -> None:
-        self._selector.set_pumps([member.status for member in self._members.values() if member.available])
+    def _tell_selectors(self) -> None:
+        available = [member.status for member in self._members.values() if member.available]
+        for selector, pumps in zip(self._selectors, self._dealt(available), strict=True):
+            selector.set_pumps(pumps)
+
+    def _may_take(self, pump: NodeStatus) -> bool:
+        return self._selectors[0].may_take(pump)
+
+    def _dealt(self, pumps: Iterable[NodeStatus]) -> list[list[NodeStatus]]:
+        """Pumps of each copy: no host has two copies of a transaction."""
+        able = [pump for pump in pumps if self._may_take(pump)]
+        hosts = sorted({machine_of(pump.host) for pump in able})
+        dealt: list[list[NodeStatus]] = [[] for _ in self._selectors]
+        for pump in able:
+            dealt[hosts.index(machine_of(pump.host)) % len(dealt)].append(pump)
+        return dealt
 
 
 def _merged(old: _Member | None, status: NodeStatus) -> _Member:

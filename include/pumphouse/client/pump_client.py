@@ -1,7 +1,8 @@
 """The pump client: spreads prewrites over a cluster's Pumps and sends each commit where its prewrite went.
 
 Behaviour as TiDB's own client has it (rows C1-C5): a Pump for each prewrite by strategy, other Pumps when one fails,
-commits and rollbacks in the background. One client serves all threads of a process; it does not survive a fork.
+commits and rollbacks in the background. With copies (row Q5) each prewrite has so many Pumps, no two of them on one
+host. One client serves all threads of a process; it does not survive a fork.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -32,6 +34,7 @@ from pumphouse.errors import (
     WriterFailed,
 )
 from pumphouse.library_log import library_logger
+from pumphouse.model.address import machine_of
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.retry import RetryPolicy, RetryState
@@ -47,6 +50,8 @@ _PROBES_END_S = 1.0
 _MOST_OPEN = 1_000_000
 # What a prewrite is taken to need before any was answered, and the weight of each answer from then on.
 _USUAL_S, _USUAL_WEIGHT = 0.2, 1 / 16
+# Threads that bring second copies, at the most.
+_COPYING = 32
 # Refusals that a Pump gives in its own words: it will say the same to the next prewrite.
 _REFUSALS = (PumpDraining, PumpReadOnly, WriterFailed)
 
@@ -80,6 +85,7 @@ class PumpClient:
         strategy: str = "range",
         labels: Mapping[str, str] | None = None,
         label_fallback: bool = False,
+        copies: int = 1,
         write_timeout_s: float = 15.0,
         write_bytes_per_s: float = WRITE_BYTES_PER_S,
         leave_after: float = 10.0,
@@ -97,6 +103,8 @@ class PumpClient:
                 Pump says it can take) or ``label`` (only Pumps that carry ``labels``).
             labels: for ``label``: what a Pump must carry (its setting ``pump.labels``), all of it.
             label_fallback: for ``label``: while no such Pump is available, take any. Else the prewrite fails.
+            copies: how many Pumps, each on another host, take each transaction; without so many it must not commit. A
+                host is what stands before the port in the address that a Pump has registered.
             write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
             write_bytes_per_s: a second is added to both for so many bytes of payloads: what the slowest Pump, with
                 the way to it, manages.
@@ -110,7 +118,7 @@ class PumpClient:
 
         Raises:
             PumpUnavailable: no Pump is registered.
-            ConfigError: a strategy, labels or a rate that cannot be.
+            ConfigError: a strategy, labels, a rate or a number of copies that cannot be.
         """
         self._cluster = cluster
         self._cluster_id = cluster.cluster_id()
@@ -120,18 +128,23 @@ class PumpClient:
                 f"write_bytes_per_s is {write_bytes_per_s}: it must be above 0",
                 hint=f"leave it out: {WRITE_BYTES_PER_S:.0f} bytes a second",
             )
+        if copies < 1:
+            raise ConfigError(f"copies is {copies}: at least one Pump takes a transaction", hint="leave it out: 1")
+        self._copies = copies
+        self._copying = ThreadPoolExecutor(_COPYING, "copies") if copies > 1 else None
         self._timeout_s = write_timeout_s
         self._bytes_per_s = write_bytes_per_s
         self._leave_after, self._leave_min_s = leave_after, leave_min_s
         self._usual_s = _USUAL_S
         self._clock = clock
-        self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
+        selectors = [make_selector(strategy, labels, label_fallback=label_fallback) for _ in range(copies)]
+        self._members = Members(*selectors)
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[str, _Connected] = {}
         self._last_tries: set[PumpConnection] = set()
         self._senders: dict[str, CommitSender] = {}
-        self._taken_by: OrderedDict[int, str] = OrderedDict()
+        self._taken_by: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
         self._commits_sent = self._commits_lost = 0  # by senders that are no more
         pumps = cluster.readable_nodes(NodeKind.PUMP)
@@ -158,14 +171,14 @@ class PumpClient:
         the outcome, and the archive reads the transaction once.
 
         Returns:
-            Node id of the Pump that took it; the commit will go there.
+            Node id of the Pump that took it, of the first copy; the commit will go there.
 
         Raises:
             PumpUnavailable: no Pump took it; the transaction must not commit.
             BadBinlog: too large, or not a binlog.
             ClusterMismatch: the Pumps belong to another cluster.
         """
-        (outcome,) = self._store([(start_ts, payload)])
+        (outcome,) = self._store_copies([(start_ts, payload)])
         if isinstance(outcome, BinlogError):
             raise outcome
         return outcome
@@ -180,25 +193,21 @@ class PumpClient:
             ClusterMismatch: the Pumps belong to another cluster.
             PeerRefused: our certificate is not one that they take.
         """
-        return [None if isinstance(outcome, str) else outcome for outcome in self._store(prewrites)]
+        return [None if isinstance(outcome, str) else outcome for outcome in self._store_copies(prewrites)]
 
     def write_commits(self, outcomes: Sequence[tuple[int, bytes]]) -> None:
         """Send C and Rollback binlogs of many transactions, given as (start ts, payload); as `write_commit`."""
         of: dict[str, list[bytes]] = {}
         with self._lock:
             for start_ts, payload in outcomes:
-                node_id = self._taken_by.pop(start_ts, None)
-                if node_id is not None:
+                for node_id in self._taken_by.pop(start_ts, ()):
                     of.setdefault(node_id, []).append(payload)
             for node_id, payloads in of.items():
                 self._send(node_id, *payloads)
 
     def write_commit(self, payload: bytes, start_ts: int) -> None:
         """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
-        with self._lock:
-            node_id = self._taken_by.pop(start_ts, None)
-            if node_id is not None:
-                self._send(node_id, payload)
+        self.write_commits([(start_ts, payload)])
 
     def write_rollback(self, payload: bytes, start_ts: int) -> None:
         """Send a Rollback binlog; as `write_commit`."""
@@ -264,6 +273,8 @@ class PumpClient:
         for connection in connections:
             connection.close()
         self._probes.close(_PROBES_END_S)  # they have ended with their connections
+        if self._copying is not None:
+            self._copying.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self
@@ -273,7 +284,38 @@ class PumpClient:
 
     # Inside
 
-    def _store(self, prewrites: Sequence[tuple[int, Payload]]) -> list[str | BinlogError]:
+    def _store_copies(self, prewrites: Sequence[tuple[int, Payload]]) -> list[str | BinlogError]:
+        """`_store` for every copy, side by side; what lies in a file is read for one at a time."""
+        if self._copying is None:
+            return self._store(prewrites, 0)
+        if all(isinstance(payload, bytes) for _, payload in prewrites):
+            others = [self._copying.submit(self._store, prewrites, copy) for copy in range(1, self._copies)]
+            try:
+                found = [self._store(prewrites, 0)]
+            finally:
+                wait(others)
+            found += [each.result() for each in others]
+        else:
+            found = [self._store(prewrites, copy) for copy in range(self._copies)]
+        return [self._joined(prewrites[place][0], each) for place, each in enumerate(zip(*found, strict=True))]
+
+    def _joined(self, start_ts: int, outcomes: Sequence[str | BinlogError]) -> str | BinlogError:
+        """One outcome of all copies."""
+        for each in outcomes:
+            if isinstance(each, BinlogError):
+                return each
+        pumps = [self._members.get(str(each)) for each in outcomes]
+        if len({machine_of(pump.host) for pump in pumps if pump is not None}) < self._copies:
+            # A host that fell out was replaced by one that another copy was already on its way to.
+            return PumpUnavailable(
+                f"copies of transaction {start_ts} are not on {self._copies} hosts {', '.join(map(str, outcomes))}; "
+                "it must not commit",
+                hint="try it again",
+                start_ts=start_ts,
+            )
+        return outcomes[0]
+
+    def _store(self, prewrites: Sequence[tuple[int, Payload]], copy: int) -> list[str | BinlogError]:
         """Node id of the Pump that took it, or the error, of each; raises what concerns all of them."""
         outcomes: list[str | BinlogError] = [""] * len(prewrites)
         left = []
@@ -291,7 +333,7 @@ class PumpClient:
         state = RetryState(policy, self._clock)
         tried: set[PumpConnection] = set()
         while left:
-            pump = self._members.select(prewrites[left[0]][0], state.tries)
+            pump = self._members.select(prewrites[left[0]][0], state.tries, copy)
             if pump is not None:
                 connected = self._connected(pump)
                 tried.add(connected.by)
@@ -303,13 +345,13 @@ class PumpClient:
                     self._retries += len(left)
                 if not state.another():
                     break
-        for pump in self._members.last_resort():
+        for pump in self._members.last_resort(copy):
             if left:
                 left = self._last_try(pump, prewrites, left, outcomes, tried)
         with self._lock:
             self._failed += len(left)
         for place in left:
-            outcomes[place] = _nobody_took(prewrites[place][0], outcomes[place])
+            outcomes[place] = _nobody_took(prewrites[place][0], outcomes[place], self._copies)
         return outcomes
 
     def _last_try(
@@ -398,7 +440,7 @@ class PumpClient:
     def _remember(self, start_ts: int, node_id: str) -> None:
         with self._lock:
             self._prewrites += 1
-            self._taken_by[start_ts] = node_id
+            self._taken_by[start_ts] = (*self._taken_by.get(start_ts, ()), node_id)
             if len(self._taken_by) > _MOST_OPEN:
                 self._taken_by.popitem(last=False)
 
@@ -469,9 +511,10 @@ class PumpClient:
         return send
 
 
-def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
+def _nobody_took(start_ts: int, last: str | BinlogError, copies: int) -> PumpUnavailable:
+    took = "no Pump took the prewrite" if copies == 1 else f"fewer than {copies} hosts took the prewrite"
     error = PumpUnavailable(
-        f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
+        f"{took} of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
         hint="see `pumphouse pumps`; the transaction must not commit",
         start_ts=start_ts,
         node_id=last.facts.get("node_id", "") if isinstance(last, BinlogError) else "",

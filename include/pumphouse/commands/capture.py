@@ -15,6 +15,7 @@ from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
 from pumphouse.commands.status import CAPTURE_COLUMNS, capture_row
 from pumphouse.errors import CaptureFenced, UsageError
+from pumphouse.model.node import NodeKind
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.status.look import capture_status
@@ -48,7 +49,7 @@ def run_command(context: Context, *, anew: bool) -> None:
 @pass_context
 def check_command(context: Context, *, as_json: bool) -> None:
     """Look whether the server of [source] can be captured, and print what to type there; writes nothing."""
-    from pumphouse.capture.check import check_source
+    from pumphouse.capture.check import check_hosts, check_source
     from pumphouse.capture.primary import find_primary
     from pumphouse.capture.run import own_databases
     from pumphouse.dump.source import session
@@ -59,6 +60,8 @@ def check_command(context: Context, *, as_json: bool) -> None:
         history = parts.history
         own = own_databases(settings, connection, history) if isinstance(history, MysqlTableSource) else frozenset()
         lines = check_source(connection, settings.capture, own)
+        if settings.capture.copies > 1:
+            lines += check_hosts(parts.cluster.nodes(NodeKind.PUMP), settings.capture.copies)
     if as_json:
         click.echo(json.dumps([asdict(line) for line in lines], indent=2))
     else:

@@ -32,3 +32,8 @@ def means_all(addr: str) -> bool:
 def reachable(addr: str) -> str:
     """What others connect to: where the host means every address, it is this machine's name."""
     return joined(socket.gethostname(), addr.rpartition(":")[2]) if means_all(addr) else dialable(addr)
+
+
+def machine_of(addr: str) -> str:
+    """What stands before the port of a host:port."""
+    return addr.rpartition(":")[0]

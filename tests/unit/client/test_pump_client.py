@@ -48,8 +48,8 @@ def when_chosen(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -
     """Do something once, between the choice of a Pump and its call."""
     select, left = Members.select, [action]
 
-    def then(self: Members, start_ts: int, retry: int) -> NodeStatus | None:
-        found = select(self, start_ts, retry)
+    def then(self: Members, start_ts: int, retry: int, copy: int) -> NodeStatus | None:
+        found = select(self, start_ts, retry, copy)
         while left:
             left.pop()()
         return found

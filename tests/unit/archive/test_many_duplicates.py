@@ -1,0 +1,145 @@
+"""Writers that give each transaction to several Pumps: a window has it once, and lists none of its copies."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pumphouse.archive import duplicates, layout
+from pumphouse.archive.declare import accept
+from pumphouse.archive.verify import verify
+from pumphouse.errors import ManifestConflict, WindowHeld
+from pumphouse.model.tso import Tso
+
+pytestmark = pytest.mark.row("A7", "Q5")
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch):
+    monkeypatch.setattr(duplicates, "_LISTED", 5)
+
+
+def copied(pumps, rng, rows=1, size=16, commit=0):
+    """One transaction on some of the Pumps."""
+    one, *others = pumps
+    commit_ts = one.transaction(rows=rows, size=size, commit=commit, fill=rng.randrange(250))
+    (found,) = [each for each in one.binlogs if each[0] == commit_ts and not any(each in p.binlogs for p in others)][
+        -1:
+    ]
+    for each in others:
+        each.put(*found)
+    return found
+
+
+def payloads(world):
+    """(commit ts, start ts) -> payload by part, of everything in the archive; each part is there once."""
+    read = world.archive
+    found = {}
+    for manifest in read.windows():
+        for segment in manifest.segments:
+            for batch in read.segment_batches(manifest, segment):
+                for row in batch.to_pylist():
+                    parts = found.setdefault((row["commit_ts"], row["start_ts"]), {})
+                    assert row["part"] not in parts
+                    parts[row["part"]] = row["payload"]
+    return found
+
+
+def unnamed(world):
+    """Segments that no window names."""
+    named = {each.key for manifest in world.archive.windows() for each in manifest.segments}
+    return [each.key for each in world.archive.store.list(layout.SEGMENTS) if each.key not in named]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_is_read_once_whatever_pumps_have_it(world, seed):
+    rng = random.Random(seed)
+    pumps = [world.pump(f"pump-{number}") for number in range(1, 4)]
+    world.init()
+    written = {}
+    for _ in range(60):
+        some = rng.sample(pumps, rng.choice((1, 2, 2, 3)))
+        large = rng.random() < 0.1
+        commit_ts, start_ts, payload, *_ = copied(some, rng, rows=40 if large else 1, size=200 if large else 16)
+        written[commit_ts, start_ts] = payload
+        if rng.random() < 0.1:  # another one with its commit ts
+            commit_ts, start_ts, payload, *_ = copied(some[:1], rng, commit=commit_ts)
+            written[commit_ts, start_ts] = payload
+    (done,) = world.snapshot(part_bytes=2000)
+    found = payloads(world)
+    assert found.keys() == written.keys()
+    for key, parts in found.items():
+        assert len(parts) > 1 or parts[0] == written[key]
+    assert any(len(parts) > 1 for parts in found.values())
+    assert done.duplicates == 0
+    assert verify(world.archive, deep=True).problems == []
+    assert unnamed(world) == []
+
+
+def test_a_pump_that_has_copies_alone_gives_a_window_nothing(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    rng = random.Random(1)
+    for _ in range(20):
+        copied((one, two), rng)
+    world.snapshot()
+    assert {each.node_id for each in world.archive.last().segments} == {"pump-1"}
+    assert len(payloads(world)) == 20
+    two.transaction()
+    world.snapshot()
+    assert {each.node_id for each in world.archive.last().segments} == {"pump-2"}
+
+
+def test_one_whose_commit_a_pump_wrote_itself_is_listed(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    rng = random.Random(1)
+    for number in range(20):
+        commit_ts, start_ts, payload, *more = copied((one,), rng)
+        two.put(commit_ts, start_ts, payload.replace(b"\x22\x01k", b"") if number == 7 else payload, *more)
+    (done,) = world.snapshot()
+    assert done.duplicates == 1
+    assert len(payloads(world)) == 20
+    assert verify(world.archive, deep=True).problems == []
+
+
+def test_different_contents_among_many_hold_the_window_until_one_is_named(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    rng = random.Random(1)
+    for _ in range(20):
+        copied((one, two), rng)
+    commit_ts = one.transaction(fill=1)
+    start_ts = one.binlogs[-1][1]
+    two.transaction(start=start_ts, commit=commit_ts, fill=2)
+    with pytest.raises(WindowHeld, match=f"pump-1 and pump-2.*archive accept NODE {start_ts} {commit_ts}"):
+        world.snapshot()
+    accept(world.archive, world.cluster, "pump-2", Tso(start_ts), commit_ts, "pump-1 was a test", who="ops")
+    (done,) = world.snapshot()
+    assert done.duplicates == 1
+    assert (commit_ts, "pump-2") in world.commits()
+    assert len(payloads(world)) == 21
+
+
+def test_of_two_that_commit_a_window_the_later_one_is_told_so(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    rng = random.Random(1)
+    for _ in range(20):
+        copied((one, two), rng)
+    plan = world.plan()
+    reports = world.pull_all(plan)
+    find, left = duplicates.find_duplicates, [1]
+
+    def overtaken(*given):
+        if left:
+            left.pop()
+            world.commit(plan, reports)
+        return find(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pumphouse.archive.commit.find_duplicates", overtaken)
+        with pytest.raises(ManifestConflict):
+            world.commit(plan, reports)
+    assert len(payloads(world)) == 20
