@@ -203,11 +203,13 @@ def test_timestamps_follow_the_clock_and_always_rise(cluster):
 
 @pytest.mark.row("W4")
 def test_threads_and_processes_get_timestamps_that_rise_for_each_and_are_nobodys_twice(cluster, url):
-    runs = [run("print(*(c.tso() for _ in range(100)))", url) for _ in range(2)]
+    runs = [run("print(*c.tsos(40), *(c.tso() for _ in range(60)))", url) for _ in range(2)]
     taken: list[list[int]] = [[] for _ in range(8)]
 
     def take(mine: list[int]) -> None:
-        mine.extend(cluster.tso() for _ in range(100))
+        for _ in range(10):
+            mine.extend(cluster.tsos(7))
+            mine.extend(cluster.tso() for _ in range(3))
 
     threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
     for thread in threads:

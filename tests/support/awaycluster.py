@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pumphouse.model.node import NodeKind, NodeStatus
@@ -31,6 +31,10 @@ class AwayCluster(FileCluster):
     def tso(self) -> Tso:
         self._first("tso")
         return super().tso()
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        self._first("tso")
+        return super().tsos(count)
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
         self._first("nodes")

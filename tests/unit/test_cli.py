@@ -38,3 +38,17 @@ print("pandas" in sys.modules, pa.table({"n": [7]}).to_pandas()["n"][0])
 def test_a_command_imports_no_pandas_and_who_wants_a_frame_gets_one() -> None:
     done = subprocess.run([sys.executable, "-c", _ARROW], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "7"]
+
+
+_CAPTURE = """
+import sys
+from pumphouse.capture.run import run_capture
+from pumphouse.capture.source.warm import warm
+warm()
+print("pyarrow" in sys.modules)
+"""
+
+
+def test_a_capture_holds_no_arrow_in_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", _CAPTURE], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"]

@@ -95,7 +95,7 @@ class Publisher:
             self._done = mark
             return
         while True:
-            starts = [self._client.cluster.tso() for _ in entries]
+            starts = self._client.cluster.tsos(len(entries))
             before = [self._journal.mark.decided, *starts[:-1]]
             binlogs = [
                 self._binlog(entry, ts, key_of(entry.name, ts, starts[0], last, mark.schema, entry.micros))
@@ -118,7 +118,7 @@ class Publisher:
             log.warning("prewrites_not_taken", error=str(failure), again_in_s=_AGAIN_S)
             if self._stop.wait(_AGAIN_S):
                 raise Stopped
-        commits = [self._client.cluster.tso() for _ in entries]
+        commits = self._client.cluster.tsos(len(entries))
         self._decide(entries, binlogs, commits, mark)
 
     @property

@@ -18,7 +18,6 @@ from pathlib import Path
 import structlog
 from pymysql.err import MySQLError
 
-from pumphouse.archive.archive import Archive
 from pumphouse.capture.begin import take_picture
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
@@ -28,7 +27,6 @@ from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
-from pumphouse.capture.recover import Recovery
 from pumphouse.capture.schemas import Schemas, server_kind
 from pumphouse.capture.shadow import Shadow, flavor_of
 from pumphouse.capture.source.gtid import GtidSet
@@ -293,6 +291,9 @@ class _Run:
 
     def _found_again(self, source: SourceSettings, said: CaptureRecord) -> Mark:
         """The mark of a journal that is lost; CaptureRefused, with what to do, where it is not found."""
+        from pumphouse.archive.archive import Archive  # Arrow is a fifth of an idle capture
+        from pumphouse.capture.recover import Recovery
+
         capture, lost = self._settings.capture, f"{self._settings.capture.directory} has no journal"
         hint = f"set capture.directory to where the journal is; if it is lost, {_ANEW}"
         log.warning("journal_lost", id=capture.id, directory=str(capture.directory), said=said.gtid)

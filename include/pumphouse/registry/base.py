@@ -7,7 +7,7 @@ threads and, after a fork, from the child.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,6 +85,10 @@ class Cluster(Protocol):
 
     def tso(self) -> Tso:
         """A fresh timestamp, above every one given out before by anyone, also across restarts and processes."""
+        ...
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        """So many fresh ones at once, ascending: for who needs them all now."""
         ...
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
@@ -51,6 +52,10 @@ class EtcdCluster(EtcdNodes):
     def tso(self) -> Tso:
         """A fresh timestamp; one round trip to etcd, shared by all threads that wait for one."""
         return self._tso.next()
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        """By one round trip."""
+        return self._tso.take(count)
 
     def close(self) -> None:
         """Close the connections."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -61,6 +62,10 @@ class EtcdTso:
             ClusterUnavailable: etcd did not answer.
             CorruptionError: the key is gone, holds no timestamp or an old one, so nothing can be promised.
         """
+        return self.take(1)[0]
+
+    def take(self, count: int) -> Sequence[Tso]:
+        """So many at once, ascending; as `next`."""
         local = self._local
         if local.pid != os.getpid():
             local = self._local = _Local(os.getpid())
@@ -70,14 +75,14 @@ class EtcdTso:
             if group is None:
                 group = local.waiting = _Group()
             at = group.size
-            group.size += 1
+            group.size += count
         # An exception of a signal handler can take the leader away at any place: then another one takes over.
         if leads or not group.done.wait(_TAKE_OVER_S):
             with local.turn:
                 self._serve(local, group)
         if group.error is not None:
             raise group.error
-        return Tso(group.first + at)
+        return [Tso(each) for each in range(group.first + at, group.first + at + count)]
 
     def _serve(self, local: _Local, group: _Group) -> None:
         """Allocate for a group, unless another did. Call it with ``turn`` held."""

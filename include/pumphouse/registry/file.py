@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -69,6 +69,10 @@ class FileCluster:
     def tso(self) -> Tso:
         """A fresh timestamp; about 20 us."""
         return self._tso.next()
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        """In no more time."""
+        return self._tso.take(count)
 
     def is_past(self, ts: int) -> bool:
         """Whether a timestamp can be told to lie in the past, without drawing one.

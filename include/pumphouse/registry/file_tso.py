@@ -17,6 +17,7 @@ import os
 import struct
 import threading
 import uuid
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +68,10 @@ class FileTso:
 
     def next(self) -> Tso:
         """One timestamp above every one before; CorruptionError when that cannot be promised."""
+        return self.take(1)[0]
+
+    def take(self, count: int) -> Sequence[Tso]:
+        """So many at once, ascending; as `next`."""
         pid, mutex = self._mutex
         if pid != os.getpid():
             mutex = threading.Lock()
@@ -75,13 +80,14 @@ class FileTso:
         with mutex, locked(self._state_path) as fd:
             last, bound = self._read(fd)
             # The clock is read under the lock: the timestamp serves a request that is already waiting.
-            ts = max(last + 1, compose(int(self._clock.now() * 1000)))
+            first = max(last + 1, compose(int(self._clock.now() * 1000)))
+            ts = first + count - 1
             if ts > bound:
                 bound = ts + compose(BOUND_AHEAD_MS)
                 write_atomic(self._bound_path, b"%d\n" % bound)
             body = _STATE.pack(ts, bound, self._boot)
             os.pwrite(fd, body + _CRC.pack(google_crc32c.value(body)), 0)
-        return Tso(ts)
+        return [Tso(each) for each in range(first, first + count)]
 
     def is_past(self, ts: int) -> bool:
         """Whether a timestamp can be told to lie in the past, with no lock and nothing written.

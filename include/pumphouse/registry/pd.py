@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError
@@ -53,6 +53,10 @@ class PdCluster(EtcdNodes):
     def tso(self) -> Tso:
         """PD's; one round trip, shared by all threads that wait for one."""
         return self.client.tso()
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        """By few round trips."""
+        return self.client.tsos(count)
 
     @contextlib.contextmanager
     def keep_readable(self, ts: Tso) -> Iterator[None]:

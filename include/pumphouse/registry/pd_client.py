@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ClusterUnavailable
 from pumphouse.model.tso import Tso
@@ -59,6 +61,10 @@ class PdClient:
     def tso(self) -> Tso:
         """A fresh timestamp; see `TsoStream.next`."""
         return self._stream.next()
+
+    def tsos(self, count: int) -> Sequence[Tso]:
+        """So many at once; see `TsoStream.take`."""
+        return self._stream.take(count)
 
     # ---- TiKV's map --------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import grpc
@@ -41,8 +43,9 @@ class _NoTimestamps(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    count: int
     answered: threading.Event = field(default_factory=threading.Event)
-    ts: int = 0
+    taken: Sequence[Tso] = ()
     error: BinlogError | None = None
     gone: bool = False
 
@@ -95,9 +98,33 @@ class TsoStream:
             ClusterUnavailable: no leader gave one within the deadline.
             ClusterMismatch: PD has another cluster id than at the start.
         """
+        return self._take(1)[0]
+
+    def take(self, count: int) -> Sequence[Tso]:
+        """So many, ascending; one round trip for each `MOST_AT_ONCE`, each as `next`."""
+        taken: list[Tso] = []
+        while len(taken) < count:
+            taken += self._take(min(count - len(taken), MOST_AT_ONCE))
+        return taken
+
+    def close(self) -> None:
+        """End the stream; callers that wait get an error."""
+        self._closed = True
+        self._end_stream()
+
+    def before_fork(self) -> None:
+        """See `pumphouse.rpc.forks`: the driver opens another stream when somebody waits."""
+        self._end_stream()
+        state = self._local()
+        with state.changed:  # until the driver has let go of the call, gRPC goes on living
+            state.changed.wait_for(lambda: state.call is None, _LET_GO_S)
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _take(self, count: int) -> Sequence[Tso]:
         options, state = self._members.options, self._local()
         until = self._clock.monotonic() + options.deadline_s
-        waiter = _Waiter()
+        waiter = _Waiter(count)
         with state.changed:
             if self._closed:
                 raise ClusterUnavailable(f"{self._members.url} was closed", url=self._members.url)
@@ -121,21 +148,7 @@ class TsoStream:
                     )
         if waiter.error is not None:
             raise waiter.error
-        return Tso(waiter.ts)
-
-    def close(self) -> None:
-        """End the stream; callers that wait get an error."""
-        self._closed = True
-        self._end_stream()
-
-    def before_fork(self) -> None:
-        """See `pumphouse.rpc.forks`: the driver opens another stream when somebody waits."""
-        self._end_stream()
-        state = self._local()
-        with state.changed:  # until the driver has let go of the call, gRPC goes on living
-            state.changed.wait_for(lambda: state.call is None, _LET_GO_S)
-
-    # ---- parts -------------------------------------------------------------------------------------------------
+        return waiter.taken
 
     def _local(self) -> _Local:
         if self._state.pid != os.getpid():
@@ -160,12 +173,12 @@ class TsoStream:
         if state.call is None or state.under_way:
             return
         waiting = [waiter for waiter in state.waiting if not waiter.gone]
-        state.under_way, state.waiting = waiting[:MOST_AT_ONCE], waiting[MOST_AT_ONCE:]
+        upto = list(accumulate(waiter.count for waiter in waiting))
+        now = bisect_right(upto, MOST_AT_ONCE)
+        state.under_way, state.waiting = waiting[:now], waiting[now:]
         if state.under_way:
             state.sent_at = self._clock.monotonic()
-            state.requests.put(
-                pdpb.TsoRequest(header=self._members.header, count=len(state.under_way), dc_location="global")
-            )
+            state.requests.put(pdpb.TsoRequest(header=self._members.header, count=upto[now - 1], dc_location="global"))
 
     def _drive(self, state: _Local) -> None:
         wait = _FIRST_WAIT_S
@@ -217,14 +230,16 @@ class TsoStream:
             raise _NoTimestamps(refused)
         with state.changed:
             try:
-                stamps = timestamps_of(response, len(state.under_way))
+                stamps = timestamps_of(response, sum(waiter.count for waiter in state.under_way))
             except ValueError as error:
                 raise _NoTimestamps(str(error)) from error
             if stamps[0] <= self._last:
                 raise _NoTimestamps(f"PD's clock went back: {stamps[0]} after {self._last}")
             self._last = stamps[-1]
-            for waiter, ts in zip(state.under_way, stamps, strict=True):
-                waiter.ts = ts
+            at = 0
+            for waiter in state.under_way:
+                waiter.taken = [Tso(each) for each in stamps[at : at + waiter.count]]
+                at += waiter.count
                 waiter.answered.set()
             state.under_way = []
             self._send(state)

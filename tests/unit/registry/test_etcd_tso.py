@@ -217,7 +217,7 @@ def test_those_who_wait_with_a_caller_that_is_interrupted_while_it_asks_are_serv
 
 ACTIONS = st.lists(
     st.one_of(
-        st.sampled_from(["one", "other", "new process", "refused", "lost before", "lost after"]),
+        st.sampled_from(["one", "other", "many", "new process", "refused", "lost before", "lost after"]),
         st.floats(-10_000, 10_000),
     ),
     max_size=60,
@@ -235,6 +235,11 @@ def test_it_never_goes_back_whatever_clocks_and_connections_do(actions):
             clock.value = max(0.0, clock.value + action)
         elif action == "new process":
             users["one"] = EtcdTso(store, KEY, clock=clock)
+        elif action == "many":
+            found = users["one"].take(5)
+            assert [last, *found] == sorted({last, *found})
+            last = found[-1]
+            assert int(store.value) == last
         elif action in users:
             ts = users[action].next()
             assert ts > last

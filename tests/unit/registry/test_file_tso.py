@@ -95,7 +95,7 @@ def test_without_a_readable_bound_no_timestamp_is_given_out(directory, clock, co
 
 ACTIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["take", "take at once"]), st.integers(1, 5)),
         st.tuples(st.just("clock"), st.floats(-10_000, 10_000)),
         # The machine loses power: of the unsynced counter any state since the last power loss may be on disk.
         st.tuples(st.just("power loss"), st.integers(0, 100)),
@@ -115,9 +115,8 @@ def test_it_never_goes_back_whatever_clock_and_power_do(tmp_path_factory, action
     last = 0
     on_disk: list[bytes | None] = [None]
     for kind, value in actions:
-        if kind == "take":
-            for _ in range(value):
-                ts = tso.next()
+        if kind.startswith("take"):
+            for ts in tso.take(value) if kind == "take at once" else (tso.next() for _ in range(value)):
                 assert ts > last
                 last = ts
                 on_disk.append((directory / "tso").read_bytes())

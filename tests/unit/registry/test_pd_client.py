@@ -20,6 +20,7 @@ from pumphouse.model.tso import compose, physical_ms
 from pumphouse.proto import metapb_pb2 as metapb
 from pumphouse.proto import pdpb_pb2 as pdpb
 from pumphouse.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
+from pumphouse.registry import pd_tso
 from pumphouse.registry.pd_client import PdClient
 from pumphouse.registry.pd_members import PdOptions, parse_endpoints
 from pumphouse.registry.pd_tso import TsoStream, timestamps_of
@@ -125,6 +126,20 @@ def test_callers_that_wait_together_share_a_request_and_each_gets_its_own(
     assert sum(pd.state.tso_requests) == 400  # no timestamp is taken that nobody waits for
     assert len(pd.state.tso_requests) < 400
     assert {ts % (1 << suffix_bits) for ts in found} == {0}
+
+
+def test_callers_that_want_many_share_requests_too_and_none_is_too_large(
+    pd: StandInPd, client: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pd_tso, "MOST_AT_ONCE", 10)
+    pd.state.suffix_bits = 1
+    with ThreadPoolExecutor(16) as pool:
+        taken = list(pool.map(client.tsos, [*range(1, 9)] * 10 + [25]))
+    assert [len(each) for each in taken] == [*range(1, 9)] * 10 + [25]
+    assert all(each == sorted(each) for each in map(list, taken))
+    assert len({ts for each in taken for ts in each}) == 385
+    assert sum(pd.state.tso_requests) == 385
+    assert max(pd.state.tso_requests) <= 10
 
 
 def test_the_answer_names_the_largest_of_a_batch() -> None:

@@ -10,8 +10,6 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from pumphouse.capture.source.model import Query, Xa, XaStep
 from pumphouse.errors import CaptureRefused, CorruptionError
 
@@ -266,6 +264,8 @@ def unpacked(body: bytes) -> bytes:
             hint="on the source: SET GLOBAL binlog_transaction_compression = OFF, and in no session ON, or smaller"
             " transactions; begin behind it, with a new `pumphouse archive dump`",
         )
+    import pyarrow as pa  # 30 MB, for sources that compress alone
+
     try:
         out: bytes = pa.Codec("zstd").decompress(data, decompressed_size=plain, asbytes=True)
     except (pa.ArrowException, OSError) as error:
