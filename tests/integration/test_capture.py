@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
+from pumphouse.capture import passed
 from pumphouse.capture.passed import waiter
 from pumphouse.errors import BinlogError, WindowHeld
 from pumphouse.registry.base import CaptureState
@@ -128,7 +130,9 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused()
 
 
 @pytest.mark.row("Q1", "Q2", "Q4")
-def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused() -> None:
+def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
         journal, copied = directory / "c" / "journal", directory / "copied"
         stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY, pad LONGTEXT)")
@@ -146,6 +150,12 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         with pytest.raises(WindowHeld, match="no capture is registered of the source"):
             waiter(stack.cluster, other)(1)
         waiter(stack.cluster, source)(1)
+        # Who waits for a capture that is behind says so.
+        stack.run("INSERT INTO shop.a VALUES (0, '')")
+        monkeypatch.setattr(passed, "_TELL_S", 0.5)
+        with capture_logs() as said, pytest.raises(WindowHeld, match="the capture main is at"):
+            waiter(stack.cluster, source)(2)
+        assert ["the capture main is at" in each["why"] for each in said if each["event"] == "waiting_for_capture"]
         # A journal from a backup: all that came since would be published again.
         journal.rename(directory / "newest")
         shutil.copytree(copied, journal)

@@ -54,6 +54,7 @@ def test_a_pumps_disk_is_lost_and_no_transaction_with_it(monkeypatch: pytest.Mon
         stack.begin()
         write(stack, 0, 200)
         stack.kill_capture()
+        stack.lose_journal()
         stack.start_capture()
         write(stack, 200, 200)
         stack.require_equal()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from pymysql.connections import Connection
 
 from pumphouse.capture.source.gtid import GtidSet
@@ -22,9 +23,13 @@ from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
 from pumphouse.registry.captures import is_live
 from pumphouse.settings import ServerSettings
 
+log = structlog.get_logger()
+
 _ASK_S = 0.2
 # One that is being started again, or moved, is waited for.
 _ABSENT_S = 60.0
+# Nobody waits so long without a word of what for.
+_TELL_S = 30.0
 _EXECUTED_S = 10.0
 
 
@@ -115,7 +120,7 @@ def _wait(
 ) -> None:
     """``shown``: what the source has, once it shows all that it had; None = not yet."""
     wanted = None
-    began = seen = clock.monotonic()
+    began = seen = told = clock.monotonic()
     while True:
         record = next((each for each in cluster.captures() if each.capture_id == capture_id), None)
         if record is None:
@@ -139,6 +144,9 @@ def _wait(
             seen = now
         if now - seen > _ABSENT_S or (within_s is not None and now - began > within_s):
             raise _held(record, wanted)
+        if now - told > _TELL_S:
+            told = now
+            log.warning("waiting_for_capture", why=_held(record, wanted).message, for_s=round(now - began))
         clock.sleep(_ASK_S)
 
 
