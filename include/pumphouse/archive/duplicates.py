@@ -20,10 +20,12 @@ from pumphouse.archive.manifest import AcceptedCommit, Duplicate, SegmentEntry
 from pumphouse.archive.segment import read_columns, read_segment
 from pumphouse.codec.columnar import binary_buffers, valid_of
 from pumphouse.codec.hashing import hash_bytes
+from pumphouse.codec.jit import UInts
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 # A manifest lists so many; where there are more, segments are written again without them.
 _LISTED = 1000
@@ -37,7 +39,7 @@ class Transactions:
     commit_ts: _Ints
     start_ts: _Ints
 
-    def has(self, commit_ts: _Ints, start_ts: _Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def has(self, commit_ts: _Ints, start_ts: _Ints) -> _Mask:
         """Of each of others, whether it is one of these."""
         return self.places(commit_ts, start_ts) >= 0
 
@@ -172,7 +174,7 @@ def _equal(
     segments: Sequence[SegmentEntry],
     nodes: Sequence[str],
     twice: tuple[_Ints, _Ints, _Ints],
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+) -> _Mask:
     """Of transactions that several Pumps have, (commit_ts, start_ts, owner) in order: which are to be left out.
 
     These are all but the first of each whose payloads are equal, byte by byte, on all its Pumps. The bytes are compared
@@ -183,12 +185,13 @@ def _equal(
     begins, of = np.flatnonzero(first), np.cumsum(first) - 1
     digests = _digests(store, segments, nodes, twice)
     equal = np.logical_and.reduceat(digests == digests[begins][of], begins)[of]
-    return equal & ~first
+    left_out: _Mask = equal & ~first
+    return left_out
 
 
 def _digests(
     store: ObjectStore, segments: Sequence[SegmentEntry], nodes: Sequence[str], twice: tuple[_Ints, _Ints, _Ints]
-) -> np.ndarray[Any, np.dtype[np.uint64]]:
+) -> UInts:
     """Hash of each one's payload, whatever the order of its parts."""
     commit_ts, start_ts, owner = twice
     digests = np.zeros(len(owner), np.uint64)
@@ -204,10 +207,10 @@ def _digests(
     return digests
 
 
-def _hashed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _hashed(batch: pa.RecordBatch) -> UInts:
     """Of each row, with the number of its part."""
     payload = batch.column("payload")
-    hashes = batch.column("part").to_numpy().astype(np.uint64)
+    hashes: UInts = batch.column("part").to_numpy().astype(np.uint64)
     hash_bytes(*binary_buffers(payload), valid_of(payload), hashes)
     return hashes
 

@@ -85,14 +85,10 @@ class Members:
             able = sum(m.available and self._may_take(m.status) for m in self._members.values())
             return able - len(self._selectors) + 1
 
-    def online(self) -> list[NodeStatus]:
-        """Pumps that are registered online, available or not."""
-        with self._lock:
-            return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE]
-
     def last_resort(self, copy: int = 0) -> list[NodeStatus]:
         """Pumps that are worth one more try when every other failed: online, and such as the strategy may take."""
-        return self._dealt(self.online())[copy]
+        with self._lock:
+            return [member.status for member in self._dealt()[copy]]
 
     def to_probe(self) -> list[NodeStatus]:
         """Pumps that are registered online but not available."""
@@ -164,20 +160,20 @@ class Members:
             log.warning("pump_available_again", node_id=member.status.node_id, host=member.status.host)
 
     def _tell_selectors(self) -> None:
-        available = [member.status for member in self._members.values() if member.available]
-        for selector, pumps in zip(self._selectors, self._dealt(available), strict=True):
-            selector.set_pumps(pumps)
+        for selector, members in zip(self._selectors, self._dealt(), strict=True):
+            selector.set_pumps([member.status for member in members if member.available])
 
     def _may_take(self, pump: NodeStatus) -> bool:
         return self._selectors[0].may_take(pump)
 
-    def _dealt(self, pumps: Iterable[NodeStatus]) -> list[list[NodeStatus]]:
-        """Pumps of each copy: no host has two copies of a transaction."""
-        able = [pump for pump in pumps if self._may_take(pump)]
-        hosts = sorted({machine_of(pump.host) for pump in able})
-        dealt: list[list[NodeStatus]] = [[] for _ in self._selectors]
-        for pump in able:
-            dealt[hosts.index(machine_of(pump.host)) % len(dealt)].append(pump)
+    def _dealt(self) -> list[list[_Member]]:
+        """Those that each copy may go to: no host has two copies of a transaction. Hosts that take none come last."""
+        online = [m for m in self._members.values() if m.status.state == NodeState.ONLINE and self._may_take(m.status)]
+        able = {machine_of(member.status.host) for member in online if member.available}
+        hosts = sorted({machine_of(member.status.host) for member in online}, key=lambda host: (host not in able, host))
+        dealt: list[list[_Member]] = [[] for _ in self._selectors]
+        for member in online:
+            dealt[hosts.index(machine_of(member.status.host)) % len(dealt)].append(member)
         return dealt
 
 

@@ -31,7 +31,7 @@ def members(*statuses: NodeStatus) -> Members:
 @pytest.mark.row("C1")
 def test_online_pumps_are_available_and_the_others_are_not():
     known = members(pump("b"), pump("a"), pump("c", PAUSED))
-    assert names(known.available()) == names(known.online()) == ["a", "b"]
+    assert names(known.available()) == names(known.last_resort()) == ["a", "b"]
     assert [known.select(0, 0).node_id for _ in range(3)] == ["a", "b", "a"]
     assert known.get("c").state == PAUSED
 
@@ -158,7 +158,7 @@ def test_single_changes_of_a_watch_do_what_a_whole_list_does():
     assert names(known.available()) == ["b"]
     known.change("b", None)
     known.change("nobody", None)
-    assert names(known.online()) == ["a"]
+    assert names(known.last_resort()) == ["a"]
     assert known.select(0, 0) is None
     known.change("c", pump("c"))
     assert names(known.available()) == ["c"]
