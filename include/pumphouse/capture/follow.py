@@ -274,14 +274,14 @@ class Follower:
             return
         if transaction.xa is not None:
             whole = self._step(transaction, transaction.xa, whole)
+        clock = self._clock_at(transaction)
         if whole:
-            clock = self._clock_at(transaction)
             if isinstance(whole, Spool):
                 whole.head = self._rows.head
             else:
                 whole = self._rows.head + whole
             self._push(Entry(transaction.gtid.encode(), clock, value=whole))
-        self._passed(transaction)
+        self._passed(clock)
 
     def _step(self, transaction: Transaction, xa: Xa, value: bytes | Spool) -> bytes:
         """What counts from a step of an XA transaction on: with COMMIT, the rows that its PREPARE brought."""
@@ -329,7 +329,7 @@ class Follower:
             self._save(str(self._gtids.plus(transaction.gtid)))
         pieces = len(self._made)
         self._entries, self._made = [replace(each, name=b"%s/%d" % (each.name, pieces)) for each in self._made], []
-        self._passed(transaction)
+        self._passed(self._clock_at(transaction))
         self._gtids = self._gtids.plus(transaction.gtid)
         self._flush(always=True, schema=self._number)
 
@@ -377,8 +377,8 @@ class Follower:
         ahead = transaction.micros > (self._clock.now() + _AHEAD_S) * 1e6
         return max(round(self._moment * 1e6), 0 if ahead else transaction.micros)
 
-    def _passed(self, transaction: Transaction) -> None:
-        self._moment = self._clock_at(transaction) / 1e6
+    def _passed(self, clock: int) -> None:
+        self._moment = clock / 1e6
         self._transactions += 1
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:

@@ -396,13 +396,12 @@ class PumpClient:
         began = self._clock.monotonic()
         answers = connected.by.write_many(payloads, patience_s)
         left = []
+        self._remember([prewrites[p][0] for p, error in zip(places, answers, strict=True) if error is None], node_id)
         for place, error in zip(places, answers, strict=True):
             outcomes[place] = node_id if error is None else error
-            if error is None:
-                self._remember(prewrites[place][0], node_id)
-            elif not isinstance(error, PERMANENT):
+            if error is not None and not isinstance(error, PERMANENT):
                 left.append(place)
-            elif not isinstance(error, BadBinlog):
+            elif error is not None and not isinstance(error, BadBinlog):
                 raise error
         if not left:
             self._members.succeeded(connected.to)
@@ -437,11 +436,12 @@ class PumpClient:
         else:
             self._members.succeeded(connected.to, probed=True)
 
-    def _remember(self, start_ts: int, node_id: str) -> None:
+    def _remember(self, stored: Sequence[int], node_id: str) -> None:
         with self._lock:
-            self._prewrites += 1
-            self._taken_by[start_ts] = (*self._taken_by.get(start_ts, ()), node_id)
-            if len(self._taken_by) > _MOST_OPEN:
+            self._prewrites += len(stored)
+            for start_ts in stored:
+                self._taken_by[start_ts] = (*self._taken_by.get(start_ts, ()), node_id)
+            while len(self._taken_by) > _MOST_OPEN:
                 self._taken_by.popitem(last=False)
 
     def _connected(self, pump: NodeStatus) -> _Connected:

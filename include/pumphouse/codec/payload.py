@@ -26,7 +26,7 @@ def _binlog(
     ddl_schema_state: int = 0,
 ) -> bytes:
     binlog = pb.Binlog(
-        tp=pb.BinlogType.Name(int(tp)),
+        tp=int(tp),  # type: ignore[arg-type]
         start_ts=start_ts,
         commit_ts=commit_ts,
         prewrite_key=key,
