@@ -473,10 +473,10 @@ class CaptureSettings(Section):
         (), description="tables that are left out, as `database.table`, also as a pattern (`audit.*`, `*.tmp_*`)"
     )
     group_bytes: int = Field(
-        8 * MIB, ge=1 << 16, description="bytes of rows that are published at once; a larger transaction goes alone"
+        4 * MIB, ge=1 << 16, description="bytes of rows that are published at once; a larger transaction goes alone"
     )
     queue_bytes: int = Field(
-        64 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
+        16 * MIB, ge=MIB, description="bytes that are read ahead of the Pumps; above it the source waits"
     )
     copies: int = Field(
         1,
