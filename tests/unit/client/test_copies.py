@@ -101,6 +101,16 @@ def test_a_host_that_comes_takes_the_place_of_one_that_went(three, connect, star
     assert prewrites_of(a) | prewrites_of(b) == {1, 2, 3, 4}
 
 
+def test_copies_that_ended_up_on_one_host_do_not_count(three, connect, monkeypatch):
+    """As hosts can be dealt out anew while copies are on their way."""
+    client: PumpClient = connect()
+    select = Members.select
+    monkeypatch.setattr(Members, "select", lambda self, start_ts, retry, copy: select(self, start_ts, retry, 1))
+    (failed,) = client.write_prewrites(prewrites(1, 1))
+    assert isinstance(failed, PumpUnavailable)
+    assert "copies of transaction 1 are not on 2 hosts c, c" in str(failed)
+
+
 def test_what_is_wrong_with_a_transaction_is_said_once(three, connect):
     def refuse(_: object) -> BadBinlog:
         return BadBinlog("no binlog")
@@ -138,6 +148,15 @@ def test_hosts_are_dealt_out_so_that_none_has_two_copies(copies: int) -> None:
     assert set.union(*seen) == {"x", "y", "z"}
     assert sum(map(len, seen)) == 3
     assert members.choices() == 5 - copies
+
+
+def test_a_host_that_is_down_is_nobodys_only_one() -> None:
+    members = Members(RangeSelector(), RangeSelector())
+    members.update(statuses(a="x", b="y", c="z"))
+    down = next(each for each in members.available() if each.node_id == "b")
+    members.failed(down, refused=True)
+    assert {members.select(0, 0, copy).node_id for copy in range(2)} == {"a", "c"}
+    assert [each.node_id for copy in range(2) for each in members.last_resort(copy)] == ["a", "b", "c"]
 
 
 def test_hosts_that_labels_rule_out_are_no_hosts() -> None:
