@@ -64,7 +64,7 @@ def test_each_is_read_once_whatever_pumps_have_it(world, seed):
         commit_ts, start_ts, payload, *_ = copied(some, rng, rows=40 if large else 1, size=200 if large else 16)
         written[commit_ts, start_ts] = payload
         if rng.random() < 0.1:  # another one with its commit ts
-            commit_ts, start_ts, payload, *_ = copied(some[:1], rng, commit=commit_ts)
+            commit_ts, start_ts, payload, *_ = copied(some, rng, commit=commit_ts)
             written[commit_ts, start_ts] = payload
     (done,) = world.snapshot(part_bytes=2000)
     found = payloads(world)
