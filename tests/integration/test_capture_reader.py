@@ -287,6 +287,31 @@ def test_events_of_more_than_a_packet_and_transactions_of_more_than_a_group(sour
     _equal(source, _changes(source, found))
 
 
+@pytest.mark.mariadb("a MySQL with GTIDs has no temporary tables within a transaction")
+@pytest.mark.parametrize("most", [8 << 20, 1 << 16], ids=["whole", "in parts"])
+def test_what_was_rolled_back_and_is_in_the_binlog_never_was(source: Any, most: int) -> None:
+    """It is there where a temporary table came or went within the transaction."""
+    rows, temporary = (
+        "INSERT INTO shop.r SELECT REPEAT('x', 200), {} FROM seq_1_to_900",
+        "CREATE TEMPORARY TABLE shop.{} (a INT)",
+    )
+    _run(
+        source,
+        "CREATE TABLE shop.r (pad VARCHAR(200), n INT)",
+        "BEGIN", rows.format(1), temporary.format("one"), rows.format(2), "ROLLBACK",
+        "BEGIN", "INSERT INTO shop.r VALUES ('', 3)", temporary.format("two"), "SAVEPOINT `S``1`",
+        "INSERT INTO shop.r VALUES ('', 4)", "SAVEPOINT t", "INSERT INTO shop.r VALUES ('', 5)", "ROLLBACK TO `s``1`",
+        "INSERT INTO shop.r VALUES ('', 6)", "COMMIT",
+        "INSERT INTO shop.r VALUES ('', 7)",
+    )  # fmt: skip
+    found = _read(source, group_bytes=most)
+    assert [row["n"] for *_, row in _changes(source, found) if row][-3:] == [3, 6, 7]
+    assert sorted(n for (n,) in capturing.rows_of(source.connection, "SELECT n FROM shop.r")) == [3, 6, 7]
+    undone = [each for each in found.transactions if each.final and each.first == each.last and not each.queries]
+    assert [each.part for each in undone] == [0]
+    assert any(not each.final for each in found.transactions) == (most == 1 << 16)
+
+
 def test_order_context_and_moments_of_transactions(source: Any) -> None:
     before = time.time()
     _run(

@@ -377,7 +377,7 @@ def test_sets_of_gtids() -> None:
     ("text", "word"),
     [
         ("BEGIN", Word.BEGIN), ("start transaction", Word.BEGIN), ("COMMIT /* x */", Word.COMMIT), ("ROLLBACK", Word.ROLLBACK),
-        ("ROLLBACK TO `s`", Word.ROLLBACK_TO), ("rollback work to s", Word.ROLLBACK_TO), ("SAVEPOINT `s`", Word.NOTHING),
+        ("ROLLBACK TO `s`", Word.ROLLBACK_TO), ("rollback work to s", Word.ROLLBACK_TO), ("SAVEPOINT `s`", Word.SAVEPOINT),
         ("XA START X'01',X'',1", Word.XA), ("/* hi */ -- x\n INSERT INTO t VALUES (1)", Word.ROWS), ("/*!50100 DELETE */ FROM t", Word.ROWS),
         ("/*M!100100 UPDATE t SET a = 1 */", Word.ROWS), ("(SELECT 1)", Word.ROWS), ("WITH x AS (SELECT 1) DELETE FROM t", Word.ROWS),
         ("SET STATEMENT a=1 FOR UPDATE t SET b = 1", Word.ROWS), ("SET STATEMENT a=1 FOR ALTER TABLE t ADD b INT", Word.OTHER),

@@ -17,6 +17,7 @@ class Word(Enum):
     COMMIT = auto()
     ROLLBACK = auto()
     ROLLBACK_TO = auto()
+    SAVEPOINT = auto()
     NOTHING = auto()
     XA = auto()
     ROWS = auto()
@@ -30,6 +31,9 @@ _WORD = re.compile(rb"[A-Za-z]+|\(")
 _QUOTED = re.compile(
     rb"""'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*"|`(?:[^`]|``)*`|/\*(?!M?!).*?\*/|#[^\n]*|--\s[^\n]*""", re.DOTALL
 )
+_SAVEPOINT = re.compile(
+    rb"^(?:SAVEPOINT|ROLLBACK\s+(?:WORK\s+)?TO(?:\s+SAVEPOINT)?)\s*(?:`((?:[^`]|``)+)`|(\S+))", re.IGNORECASE
+)
 _CREATE_TABLE = re.compile(rb"(?:OR\s+REPLACE\s+)?(?:TEMPORARY\s+)?TABLE\b", re.IGNORECASE)
 _QUERY = re.compile(rb"\bSELECT\b|\bVALUES\s+ROW\b", re.IGNORECASE)
 _FOR = re.compile(rb"STATEMENT\b.*?\bFOR\b", re.IGNORECASE | re.DOTALL)
@@ -37,7 +41,7 @@ _FOR = re.compile(rb"STATEMENT\b.*?\bFOR\b", re.IGNORECASE | re.DOTALL)
 _KINDS = {
     b"BEGIN": Word.BEGIN,
     b"COMMIT": Word.COMMIT,
-    b"SAVEPOINT": Word.NOTHING,
+    b"SAVEPOINT": Word.SAVEPOINT,
     b"RELEASE": Word.NOTHING,
     b"XA": Word.XA,
     **dict.fromkeys(
@@ -46,6 +50,12 @@ _KINDS = {
         Word.ROWS,
     ),
 }  # fmt: skip
+
+
+def savepoint_of(text: bytes) -> bytes:
+    """The name that SAVEPOINT or ROLLBACK TO has; b"" of another statement."""
+    match = _SAVEPOINT.search(text)
+    return b"" if match is None else (match[1] or match[2]).replace(b"``", b"`").lower()
 
 
 def word_of(text: bytes) -> Word:

@@ -30,7 +30,7 @@ from pumphouse.capture.source.model import (
     XaStep,
 )
 from pumphouse.capture.source.session import Session
-from pumphouse.capture.source.statements import Word, word_of
+from pumphouse.capture.source.statements import Word, savepoint_of, word_of
 from pumphouse.codec.jit import Bytes, Ints
 from pumphouse.errors import CaptureRefused
 from pumphouse.settings import ServerSettings
@@ -44,7 +44,7 @@ _FORMAT = (
     "no session of the source may write with binlog_format = STATEMENT or MIXED: take the right to set it away from"
     " users; what it changed is in no row: take a new dump of its tables behind it"
 )
-_ENGINES = "it mixes tables with and without transactions: keep them apart; begin behind it, with a new dump"
+_LARGE = "make [capture] group_bytes larger than the transaction, and start the capture again"
 _LATER = "a later release may read it; else begin behind it, with a new `pumphouse archive dump`"
 _REFUSED = {
     codes.PARTIAL_UPDATE: (
@@ -202,6 +202,7 @@ class Reader:
         self._aside_bytes = 0
         self._queries: list[tuple[int, Query]] = []
         self._steps: dict[int, Xa] = {}
+        self._savepoints: dict[tuple[int, bytes], int] = {}  # rows events before each
         self._files: dict[int, str] = {}  # of transactions before a rotation
         self._names: dict[bytes, str] = {}
         self._part = 0  # of the transaction that goes on from an earlier group
@@ -322,7 +323,7 @@ class Reader:
         inside = int(self._state[walk.STATE_IN])
         word = word_of(found.text)
         if inside == walk.OUTSIDE:
-            if word is Word.NOTHING or not found.text:
+            if word in (Word.NOTHING, Word.SAVEPOINT) or not found.text:
                 return
             self._damaged(walk.NO_TRANSACTION, codes.QUERY)
         ends = inside == walk.OPENED
@@ -332,11 +333,10 @@ class Reader:
         elif word is Word.COMMIT:
             ends = True
         elif word is Word.ROLLBACK:
-            ends = True
-            if int(self._counts[3]) > int(self._txns[self._counts[2], walk.T_FIRST]) or self._part:
-                self._refuse(found, "a transaction that was rolled back, with rows of tables that keep them", _ENGINES)
-        elif word is Word.ROLLBACK_TO:
-            self._refuse(found, "a return to a savepoint among rows", _ENGINES)
+            ends, self._part = True, 0  # what has been given out of it is forgotten
+            self._undo(int(self._txns[self._counts[2], walk.T_FIRST]))
+        elif word in (Word.SAVEPOINT, Word.ROLLBACK_TO):
+            self._savepoint(found, back=word is Word.ROLLBACK_TO)
         elif word is Word.ROWS:
             self._refuse(found, "a statement that changes rows, and not the rows", _FORMAT)
         elif word is Word.XA:
@@ -346,6 +346,24 @@ class Reader:
                 self._refuse(found, f"a statement with the unknown status variable {found.unknown}", _LATER)
             self._queries.append((int(self._counts[2]), found))
         self._note(data, base, begin, size, whole=ends)
+
+    def _savepoint(self, found: Query, *, back: bool) -> None:
+        place = int(self._counts[2]), savepoint_of(found.text)
+        if not back:
+            self._savepoints[place] = int(self._counts[3])
+        elif place in self._savepoints:
+            self._undo(self._savepoints[place])
+        else:
+            self._refuse(found, "a return to a savepoint whose rows have been given out", _LARGE)
+
+    def _undo(self, rows: int) -> None:
+        """What the transaction under way has behind so many rows events never was.
+
+        A MariaDB writes it where a temporary table came or went between: tables that are captured are transactional.
+        """
+        self._counts[3] = rows
+        at = int(self._counts[2])
+        self._queries = [each for each in self._queries if each[0] != at or each[1].before <= rows]
 
     def _xa(self, found: Query, ends: bool) -> bool:
         """A statement of XA; whether the transaction ends with it."""
@@ -492,6 +510,7 @@ class Reader:
         self._counts[3] = self._txns[at, walk.T_FIRST]
         self._queries = [each for each in self._queries if each[0] != at]
         self._steps.pop(at, None)
+        self._savepoints.clear()
         self._state[walk.STATE_IN] = walk.OUTSIDE
         self._part, self._going = 0, None
 
@@ -620,6 +639,11 @@ class Reader:
         ]
         self._steps, self._files = {}, {}
         self._going = None
+        self._savepoints = {
+            (0, name): rows_before - rows_end
+            for (at, name), rows_before in self._savepoints.items()
+            if going and at == taken
+        }
         if self._state[walk.STATE_IN] == walk.OUTSIDE and len(self._tables.all()) > _DEFINITIONS:
             self._tables = _Definitions()  # every transaction names its tables anew
         if part is not None:
