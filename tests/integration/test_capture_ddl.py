@@ -19,17 +19,25 @@ from pumphouse.capture.shadow import Shadow
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.source.session import position_now
 from pumphouse.errors import CaptureRefused
+from pumphouse.model.table import MysqlType
 from pumphouse.schema.actions import Action
 from pumphouse.schema_import.changes import Known
 from pumphouse.settings import CaptureSettings
 from tests.stack.mariadb import MariaDbServer
 from tests.support import capturing, mariadb
+from tests.support.kind import is_mysql
+from tests.support.mysql import mysqld
 
 pytestmark = [
     pytest.mark.row("Q3"),
     # PyMySQL leaves the socket of each connection that fails: those before the shadow listens.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+def shadow_program(directory: Path) -> str:
+    """A MySQL is where it was made."""
+    return str(mysqld(directory.with_name("mysqld"))) if is_mysql() else ""
 
 
 class Source:
@@ -50,7 +58,7 @@ class Source:
         """As it is now."""
         self._start = position_now(self.connection)
         stored = StoredSchema(server=server_kind(self.connection), objects=read_objects(self.connection))
-        shadow = Shadow.start(self.directory, stored)
+        shadow = Shadow.start(self.directory, stored, shadow_program(self.directory))
         try:
             made = Schema(
                 shadow=shadow,
@@ -87,6 +95,7 @@ def source(server: MariaDbServer) -> Iterator[Source]:
         gc.collect()  # the sockets of above, before another file's test
 
 
+@pytest.mark.mariadb("a MySQL has no ALTER IGNORE")
 def test_an_alter_that_deletes_the_rows_that_clash_is_refused(source: Source) -> None:
     source.run("CREATE TABLE u (id INT, b INT)", "CREATE TABLE v (id INT)", "INSERT INTO u VALUES (1, 1), (2, 1)")
     source.without = {"shop.v"}
@@ -98,12 +107,17 @@ def test_an_alter_that_deletes_the_rows_that_clash_is_refused(source: Source) ->
             source.jobs(schema)
 
 
+@pytest.mark.mariadb("a MySQL's DDL is done as a whole, or not")
 def test_a_statement_that_failed_on_the_source_is_refused_though_the_shadow_takes_it(source: Source) -> None:
     source.run("CREATE TABLE u (id INT)")
     with source.schema() as schema:
         source.run("CREATE TABLE w (id INT)")
         with pytest.raises(MySQLError, match="Unknown table"):
             source.run("DROP TABLE w, missing")  # without an error code in the binlog
+        assert [job["type"] for job in source.jobs(schema)] == [Action.CREATE_TABLE.value, Action.DROP_TABLE.value]
+        source.run("CREATE TABLE w (id INT)")
+        with pytest.raises(MySQLError, match="Unknown table"):
+            source.run("/* all of it */ DROP TABLE w, missing")
         assert [job["type"] for job in source.jobs(schema)] == [Action.CREATE_TABLE.value, Action.DROP_TABLE.value]
         query = Query(text=b"ALTER TABLE u ADD UNIQUE (id)", schema="shop", before=0, error=1062)
         with pytest.raises(CaptureRefused, match=r"ADD UNIQUE .*error 1062"):
@@ -112,6 +126,52 @@ def test_a_statement_that_failed_on_the_source_is_refused_though_the_shadow_take
             schema.apply(replace(query, text=b"DROP TABLE w", error=1051))
 
 
+@pytest.mark.mariadb("a MySQL has no CREATE OR REPLACE TABLE")
+def test_a_table_is_gone_though_what_was_to_replace_it_was_refused(source: Source) -> None:
+    source.run("CREATE TABLE u (id INT)")
+    with source.schema() as schema:
+        with pytest.raises(MySQLError, match="GENERATED ALWAYS"):
+            source.run("CREATE OR REPLACE TABLE u (id INT AUTO_INCREMENT PRIMARY KEY, g INT AS (id) STORED)")
+        source.run("CREATE TABLE u (a INT)")
+        kinds = [Action.DROP_TABLE, Action.CREATE_TABLE]
+        assert [(job["type"], job.get("had_rows")) for job in source.jobs(schema)] == [
+            (kind.value, None) for kind in kinds
+        ]
+        query = Query(text=b"CREATE OR REPLACE TABLE u (b INT)", schema="shop", before=0, error=1062)
+        with pytest.raises(CaptureRefused, match="error 1062"):
+            schema.apply(query)
+
+
+def test_names_of_partitioning_columns_are_quoted_in_any_way(source: Source) -> None:
+    by_columns = (
+        'CREATE TABLE r ("a`b" INT, c INT) PARTITION BY RANGE COLUMNS ("a`b", c) (PARTITION p VALUES LESS THAN (3, 4))'
+    )
+    source.run(
+        "SET sql_mode = 'ANSI_QUOTES'",
+        'CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY KEY ("id") PARTITIONS 2',
+        by_columns,
+        "SET sql_mode = DEFAULT",
+    )
+    with source.schema() as schema:
+        source.run(
+            "SET sql_mode = 'ANSI_QUOTES'", "ALTER TABLE p REBUILD PARTITION p0", "ALTER TABLE r FORCE",
+            by_columns.replace("TABLE r", "TABLE q"), "SET sql_mode = DEFAULT",
+        )  # fmt: skip
+        assert [(job["type"], job["table_name"]) for job in source.jobs(schema)] == [(Action.CREATE_TABLE.value, "q")]
+        tables = {name: table.raw["partition"]["columns"] for (_, name), table in schema.tables().items()}
+        names = {name: [each["O"] for each in columns] for name, columns in tables.items()}
+        assert names == {"p": ["id"], "r": ["a`b", "c"], "q": ["a`b", "c"]}
+
+
+def test_a_view_of_what_is_gone_is_left_out(source: Source) -> None:
+    source.run("CREATE TABLE o.e (id INT)", "CREATE VIEW v AS SELECT * FROM o.e", "CREATE VIEW w AS SELECT * FROM v")
+    with source.schema() as schema:
+        source.run("DROP DATABASE o", "CREATE TABLE t (id INT)")
+        assert [job["type"] for job in source.jobs(schema)] == [Action.DROP_SCHEMA.value, Action.CREATE_TABLE.value]
+        assert {each.name for each in schema.stored().objects} >= {"t"}
+
+
+@pytest.mark.mariadb("a MySQL has no ALTER in two phases")
 def test_alter_in_two_phases_is_refused_before_a_capture_begins(source: Source) -> None:
     source.run("SET GLOBAL binlog_alter_two_phase = ON")
     try:
@@ -151,6 +211,33 @@ def test_the_session_says_what_a_timestamp_has_by_default_and_how_strict_it_is(s
         assert job["reorg_meta"]["sql_mode"] == 0
 
 
+def test_a_column_takes_the_name_of_one_that_is_dropped(source: Source) -> None:
+    source.run("CREATE TABLE t (id INT, a INT, b INT)")
+    with source.schema() as schema:
+        source.run(
+            "ALTER TABLE t DROP COLUMN a, RENAME COLUMN b TO a",
+            "ALTER TABLE t RENAME COLUMN id TO a, RENAME COLUMN a TO id",
+        )
+        jobs = source.jobs(schema)
+        assert [job.get("had_rows") for job in jobs] == [None, None]
+        assert [column.id for column in schema.tables()["shop", "t"].public_columns] == [1, 3]
+
+
+@pytest.mark.mariadb("a MySQL has no sequences")
+def test_a_sequence_is_renamed_as_a_table_is(source: Source) -> None:
+    source.run("CREATE SEQUENCE s", "CREATE TABLE t (id INT)")
+    with source.schema() as schema:
+        source.run(
+            "RENAME TABLE s TO x, t TO s",
+            "ALTER TABLE x RENAME TO y",
+            "CREATE OR REPLACE SEQUENCE y INCREMENT BY 5",
+            "DROP SEQUENCE y",
+        )
+        jobs = source.jobs(schema)
+        kinds = [Action.RENAME_TABLES, Action.RENAME_TABLE, Action.ALTER_SEQUENCE, Action.DROP_SEQUENCE]
+        assert [(job["type"], job.get("had_rows")) for job in jobs] == [(kind.value, None) for kind in kinds]
+
+
 def test_names_are_those_of_the_statement(source: Source) -> None:
     source.run("CREATE TABLE o.e (id INT)", "CREATE TABLE orders (id INT)", "CREATE TABLE e2 (id INT)")
     with source.schema() as schema:
@@ -161,6 +248,51 @@ def test_names_are_those_of_the_statement(source: Source) -> None:
         assert schema._known_name(("shop", "ORDERS")) is None
 
 
+def test_a_json_column_is_one_under_another_name(source: Source) -> None:
+    source.run("CREATE TABLE t (id INT, doc JSON)")
+    with source.schema() as schema:
+        source.run(
+            "ALTER TABLE t RENAME COLUMN doc TO `d``c`, ADD COLUMN doc LONGTEXT", "ALTER TABLE t ADD COLUMN n INT"
+        )
+        assert len(source.jobs(schema)) == 2
+        kinds = {column.name: column.type.tp for column in schema.tables()["shop", "t"].public_columns}
+        assert (kinds["d`c"], kinds["doc"]) == (MysqlType.JSON, MysqlType.LONG_BLOB)
+
+
+def test_a_session_may_have_any_collation(source: Source) -> None:
+    with source.schema() as schema:
+        for collation in ("utf8mb4_bin", "utf8mb4_unicode_ci", "utf8mb4_general_ci"):
+            source.run(f"SET NAMES utf8mb4 COLLATE {collation}", f"CREATE TABLE {collation} (a CHAR(9) DEFAULT 'ü')")
+            (job,) = source.jobs(schema)
+            assert "DEFAULT 'ü'" in job["query"]
+
+
+def test_a_statement_is_read_in_the_character_set_of_its_session(source: Source) -> None:
+    source.run("CREATE TABLE größe (id INT, a INT)", "CREATE TABLE t (id INT)")
+    with source.schema() as schema:
+        source.connection.set_character_set("latin1")
+        source.run("ALTER TABLE größe RENAME TO maß", "ALTER TABLE maß RENAME COLUMN a TO ä", "DROP TABLE maß")
+        source.run(
+            "CREATE TABLE zwölf SELECT 1 AS ö", "CREATE TEMPORARY TABLE x (ü INT)", "CREATE TABLE dreißig LIKE x"
+        )
+        source.connection.set_character_set("gbk")
+        source.run("ALTER TABLE t COMMENT '誠', RENAME TO 中")  # a backslash is the last byte of that sign
+        source.connection.set_character_set("utf8mb4")
+        jobs = source.jobs(schema)
+        kinds = [
+            Action.RENAME_TABLE,
+            Action.MODIFY_COLUMN,
+            Action.DROP_TABLE,
+            Action.CREATE_TABLE,
+            Action.CREATE_TABLE,
+            Action.RENAME_TABLE,
+            Action.MODIFY_TABLE_COMMENT,
+        ]
+        assert [(job["type"], job.get("had_rows")) for job in jobs] == [(kind.value, None) for kind in kinds]
+        assert {("shop", "中"), ("shop", "zwölf"), ("shop", "dreißig")} <= schema.tables().keys()
+
+
+@pytest.mark.mariadb("a MySQL takes directories that it knows alone")
 def test_engines_without_rows_or_transactions_and_files_are_refused(source: Source) -> None:
     with source.schema() as schema:
         source.run("SET sql_mode = ''", f"CREATE TABLE d (id INT) DATA DIRECTORY = '{source.directory.parent}'")
@@ -185,5 +317,5 @@ def test_a_shadow_leaves_the_temporary_tables_of_other_servers_alone(
     theirs.touch()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     stored = StoredSchema(server=server_kind(source.connection), objects=read_objects(source.connection))
-    Shadow.start(source.directory, stored).close()
+    Shadow.start(source.directory, stored, shadow_program(source.directory)).close()
     assert theirs.exists()

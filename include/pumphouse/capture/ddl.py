@@ -75,7 +75,7 @@ class Schema:
         Raises:
             CaptureRefused: it cannot be followed.
         """
-        text = query.text.decode("utf-8", "replace")
+        text = self.shadow.decoded(query)
         mode = query.sql_mode or 0
         said = meaning(text, query.schema, ansi_quotes=bool(mode & _ANSI_QUOTES), backslash=not mode & _NO_BACKSLASH)
         if said.does is Does.NOTHING:
@@ -87,7 +87,7 @@ class Schema:
                 log.warning("routine_left_out", statement=text[:200], reason=error.message)
             return [], True
         self._refuse(said, query, text)
-        self.shadow.run(query, text)
+        self.shadow.run(query, text, drops=bool(said.gone))
         self.refuse_actions()
         self._refuse_engines(text)
         found = self.found()
@@ -188,7 +188,7 @@ class Schema:
     def _refuse(self, said: Meaning, query: Query, text: str) -> None:
         """CaptureRefused where a statement changed rows, or a part of the schema, and nothing says which."""
         why = ""
-        if query.error:
+        if query.error and not said.replaces:
             why = f"it ended with error {query.error} on the source, and how much of it was done is not known"
         elif said.ignores and said.table is not None and not self._left_out(*said.table):
             why = "ALTER IGNORE TABLE deletes the rows that clash, and they are in no binlog"
@@ -264,9 +264,12 @@ class Schema:
         self.known = self.known.plus(jobs)
         return jobs
 
-    def _known_name(self, name: Name) -> Name | None:
+    def _known_name(self, name: Name, *, sequences: bool = False) -> Name | None:
         """A table of the history by its name in any case."""
-        tables = self.tables()
+        tables: Collection[Name] = self.tables()
+        if sequences:
+            there = self.known.timeline.tables_at(MAX_TSO)
+            tables = {version.name for version in there if not version.table.is_view}
         if name in tables or not self.folds:
             return name if name in tables else None
         return next((each for each in tables if _folded(each) == _folded(name)), None)
@@ -277,7 +280,7 @@ class Schema:
         drop |= {name for each in said.emptied if (name := self._known_name(each)) is not None}
         moved: dict[Name, Name] = {}
         for old, new in said.renamed.items():
-            before, after = self._known_name(old), _found_name(found, new, folds=self.folds)
+            before, after = self._known_name(old, sequences=True), _found_name(found, new, folds=self.folds)
             if before is None or before in drop:
                 continue
             if after is None:

@@ -28,7 +28,7 @@ from pumphouse.schema.ident import qualified, quote
 FORMAT_VERSION = 1
 _SUFFIX = "_shadow"
 # A view reads what is not there, or what its definer may not see: no statement makes it anew.
-_NO_VIEW = {ER.VIEW_INVALID, ER.NO_SUCH_TABLE, ER.VIEW_NO_EXPLAIN}
+_NO_VIEW = {ER.VIEW_INVALID, ER.NO_SUCH_TABLE, ER.VIEW_NO_EXPLAIN, ER.BAD_DB_ERROR}
 _UTC = {"UTC", "ETC/UTC"}
 
 

@@ -23,8 +23,10 @@ from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.capture.schemas import Made, ServerKind, StoredSchema, read_objects, server_kind
+from pumphouse.capture.source.charsets import PLAIN
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Query
+from pumphouse.capture.source.session import character_sets
 from pumphouse.durable import PRIVATE_DIR, make_dirs
 from pumphouse.errors import CaptureRefused, ConfigError, SourceFailed
 from pumphouse.mysql import DUMP, ServerConnection, connect
@@ -45,7 +47,10 @@ _NO_FOREIGN_KEYS, _NO_UNIQUE, _AUTO_IS_NULL = 1 << 26, 1 << 27, 1 << 14
 _DEFINER = re.compile(rb"DEFINER\s*=\s*((?:`[^`]*`|'[^']*'|[\w.]+)\s*@\s*(?:`[^`]*`|'[^']*'|[\w.%]+))", re.IGNORECASE)
 # Of a CREATE TABLE … SELECT, as a MySQL writes it: the rows follow in the transaction, and none is begun here.
 _WITH_ROWS = re.compile(rb"\s+START\s+TRANSACTION\s*$", re.IGNORECASE)
-_DROP_TABLE = re.compile(rb"DROP\s+TABLES?\b", re.IGNORECASE)
+# As both servers write a CREATE TABLE of a SELECT, or LIKE a temporary one: in UTF-8, whatever the session's set is.
+_GENERATED = re.compile(
+    rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  [`A-Z]"
+)
 _SIGNED = re.compile(r"([+-]?)(\d\d?):(\d\d)")
 # Every table and view as it was printed: nothing of a server's wishes counts.
 _AS_PRINTED = (
@@ -72,6 +77,7 @@ class Shadow:
         self._settings = settings
         self.kind = kind
         self.flavor = flavor_of(kind.version)
+        self._charsets: dict[int, str] | None = None
         self._statements = self._connect()
         self._reading = self._connect()
 
@@ -112,8 +118,29 @@ class Shadow:
             raise
         return shadow
 
-    def run(self, query: Query, text: str) -> None:
-        """Run one statement of the source as it ran there.
+    def decoded(self, query: Query) -> str:
+        """A statement's text, whatever its session's character set: the server knows them all."""
+        if query.text.isascii():
+            return query.text.decode()
+        charset = self._written_in(query)
+        if charset in PLAIN:
+            return query.text.decode("utf-8", "replace")
+        with self._reading.cursor() as cursor:
+            cursor.execute(f"SELECT CONVERT(_{charset} X'{query.text.hex()}' USING utf8mb4)")
+            return str(cursor.fetchall()[0][0])
+
+    def _written_in(self, query: Query) -> str:
+        """The character set of its text."""
+        if self._charsets is None:
+            self._charsets = character_sets(self._reading)
+        if _GENERATED.match(query.text):
+            with suppress(UnicodeDecodeError):
+                query.text.decode()
+                return "utf8mb4"
+        return self._charsets.get(query.client_collation, "utf8mb4")
+
+    def run(self, query: Query, text: str, *, drops: bool = False) -> None:
+        """Run one statement of the source as it ran there; ``drops``: it is a DROP TABLE.
 
         Raises:
             CaptureRefused: it ended otherwise than on the source.
@@ -128,13 +155,20 @@ class Shadow:
         except MySQLError as error:
             if not self.alive:
                 raise SourceFailed(f"the shadow has ended under {text[:200]!r}", hint="its log: shadow/log") from error
-            if error.args[0] == ER.BAD_TABLE_ERROR and _DROP_TABLE.match(query.text):
+            if error.args[0] == ER.BAD_TABLE_ERROR and drops:
                 return  # MariaDB writes DROP TABLE a, missing as it was: a is gone, here as there
+            if error.args[0] == query.error:
+                return  # it ended there as here
             raise CaptureRefused(
                 f"the shadow does not take what the source took: {error.args[-1]}; the statement is {text[:500]!r}",
                 hint="is the shadow of the source's very version (capture.shadow)? `pumphouse capture run --anew` goes "
                 "on behind the statement (docs/capture.md)",
             ) from error
+        if query.error:
+            raise CaptureRefused(
+                f"the shadow takes what ended with error {query.error} on the source; the statement is {text[:500]!r}",
+                hint="`pumphouse capture run --anew` goes on behind the statement (docs/capture.md)",
+            )
 
     @property
     def connection(self) -> ServerConnection:
@@ -257,8 +291,9 @@ class Shadow:
             "time_zone": repr(self.offset(query) or "+00:00"),
         }
         values["sql_mode"] = (query.sql_mode or 0) | _NO_DIRECTORIES | _NO_OTHER_ENGINE
+        # A MariaDB takes no id but that of a default collation.
+        values["character_set_client"] = self._written_in(query)
         ids = {
-            "character_set_client": query.client_collation,
             "collation_connection": query.connection_collation,
             "collation_server": query.server_collation,
         }

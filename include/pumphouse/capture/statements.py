@@ -36,6 +36,7 @@ class Meaning:
         drops: whatever is gone afterwards was dropped.
         gone: what a DROP TABLE or DROP DATABASE names; a database is a name of one part.
         emptied: tables that have no rows of before, if they were there.
+        replaces: CREATE OR REPLACE TABLE: the old one is gone, also where the new one was refused.
         renamed: tables, old name -> new one, of all pairs together.
         columns: of one table: (old, new) of those that were renamed.
         dropped: of one table: columns and partitions that were dropped.
@@ -49,6 +50,7 @@ class Meaning:
     drops: bool = False
     gone: list[tuple[str, ...]] = field(default_factory=list)
     emptied: list[Name] = field(default_factory=list)
+    replaces: bool = False
     renamed: dict[Name, Name] = field(default_factory=dict)
     columns: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
@@ -196,7 +198,7 @@ class _Reader:
             return Meaning()
         replaces = "REPLACE" in before
         self._if_exists()
-        return Meaning(creates=True, emptied=[self._name()] if replaces else [])
+        return Meaning(creates=True, emptied=[self._name()] if replaces else [], replaces=replaces and what == "TABLE")
 
     def _rename(self) -> Meaning:
         what = self._word()
@@ -265,7 +267,12 @@ class _Reader:
 
     def _drop_clause(self, out: Meaning) -> None:
         word = self._peek()
-        if word in ("PRIMARY", "FOREIGN", "INDEX", "KEY", "CONSTRAINT", "CHECK", "SYSTEM", "PERIOD"):
+        if word in ("PRIMARY", "FOREIGN", "INDEX", "KEY", "CONSTRAINT", "CHECK"):
+            return
+        if [token.text.upper() for token in self._tokens[self._at :][:2]] in (
+            ["SYSTEM", "VERSIONING"],
+            ["PERIOD", "FOR"],
+        ):
             return
         if word == "PARTITION":
             self._word()
@@ -284,7 +291,7 @@ class _Reader:
             if token.kind == "sign" and token.text in "()":
                 depth += 1 if token.text == "(" else -1
             if token.kind == "sign" and token.text == "," and depth == 0:
-                if [each.text for each in clause[:2]] != ["DROP", "PARTITION"]:
+                if [each.text.upper() for each in clause[:2] if each.kind == "word"] != ["DROP", "PARTITION"]:
                     yield clause
                     clause = []
                 continue

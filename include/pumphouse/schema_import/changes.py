@@ -379,23 +379,28 @@ class _Plan:
         before = {cistr(column["name"]).lower(): column for column in (old or {}).get("cols") or ()}
         place = ".".join(name)
         now = {column["name"]["L"] for column in info["cols"]}
+        paths = {key: f"{place}.{cistr(column['name'])}" for key, column in before.items()}
+        moved = {
+            key: said.removeprefix(place + ".").lower()
+            for key, path in paths.items()
+            if (said := self._renamed(path)) is not None
+        }
+        taken = set(moved.values())  # one that is gone may have had the name
         was: dict[str, Raw] = {}
         for key, column in before.items():
-            path = f"{place}.{cistr(column['name'])}"
-            said = self._renamed(path)
-            if said is not None:
-                to = said.removeprefix(place + ".").lower()
-                if to not in now:
-                    raise UsageError(f"--rename {path}={said}: {place} has no column {said}")
-                was[to] = column
+            path = paths[key]
+            if key in moved:
+                if moved[key] not in now:
+                    raise UsageError(f"--rename {path}={moved[key]}: {place} has no column {moved[key]}")
+                was[moved[key]] = column
             elif self._dropped(path):
-                if key in now:
+                if key in now - taken:
                     raise UsageError(
                         f"--drop {path}: the server has that column",
                         hint="was it dropped and added anew, the import has to run in between",
                     )
-            elif key in now:
-                was.setdefault(key, column)
+            elif key in now - taken:
+                was[key] = column
             else:
                 self._unsaid.append(path)
         for offset, column in enumerate(info["cols"]):

@@ -33,6 +33,7 @@ _PARTITION_KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
 _BYTES_DEFAULT = re.compile(
     rb"^  `((?:[^`]|``)+)` (?:var)?binary\(\d+\)(?: NOT NULL)? DEFAULT (?:(0x)|'((?:[^'\\]|''|\\.)*)')", re.MULTILINE
 )
+_JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)", re.IGNORECASE)
 _PERIOD = re.compile(rb"^\s+PERIOD FOR ", re.MULTILINE)
 _READS = 10
 
@@ -228,23 +229,18 @@ class _Reader:
         raw["comment"] = str(row["table_comment"] or "")
         raw["auto_inc_id"] = int(row["auto_increment"] or 0)
         self._check_charset(".".join(name), raw["charset"], raw["collate"])
-        json = {
-            str(check["constraint_name"])
-            for check in checks
-            if check["level"] == "Column" and str(check["check_clause"]).lower().startswith("json_valid(")
-        }
+        json = {_checked_json(check) for check in checks} - {""}
         raw["cols"] = [self._column(name, each, json) for each in columns]
-        kept = [check for check in checks if not (check["level"] == "Column" and self._is_json(columns, json, check))]
+        kept = [check for check in checks if not self._is_json(columns, check)]
         raw["constraint_info"] = self._constraints(kept) or None
         self._indexes(name, raw)
         if partitions:
             raw["partition"] = self._partition(name, partitions)
         return raw
 
-    def _is_json(self, columns: Sequence[Row], json: set[str], check: Row) -> bool:
-        return any(
-            column["column_name"] == check["constraint_name"] and _json_column(column, json) for column in columns
-        )
+    def _is_json(self, columns: Sequence[Row], check: Row) -> bool:
+        name = _checked_json(check)
+        return any(column["column_name"] == name and _json_column(column, {name}) for column in columns)
 
     def _column(self, name: Name, row: Row, json: set[str]) -> Raw:
         notes: list[str] = []
@@ -364,7 +360,7 @@ class _Reader:
         return {
             "type": kind,
             "expr": "" if by_columns else expression,
-            "columns": [named(part) for part in re.findall(r"`((?:[^`]|``)+)`", expression)] if by_columns else None,
+            "columns": [named(part) for part in _columns_in(expression)] if by_columns else None,
             "enable": True,
             "definitions": definitions,
             "adding_definitions": None,
@@ -414,7 +410,7 @@ class _Reader:
         try:
             self._rows(f"SELECT 1 FROM {qualified(*name)} LIMIT 0")  # noqa: S608
         except MySQLError as error:
-            if error.args[0] == ER.VIEW_INVALID:
+            if error.args[0] in (ER.VIEW_INVALID, ER.BAD_DB_ERROR):  # a MySQL's, of a database that is gone
                 return True
             raise
         return False
@@ -523,6 +519,18 @@ def _cut_defaults(shown: bytes) -> Iterator[str]:
         # Zeros at the end fill a BINARY(n) up.
         if no_text or b"\\0" in re.sub(rb"(?:\\0)+$", b"", text.replace(b"\\\\", b"")):
             yield column.decode().replace("``", "`")
+
+
+def _checked_json(check: Row) -> str:
+    """The column that a MariaDB's check says to be JSON; the check keeps its name where the column gets another one."""
+    found = _JSON_CHECK.fullmatch(str(check["check_clause"])) if check["level"] == "Column" else None
+    return found[1].replace("``", "`") if found else ""
+
+
+def _columns_in(expression: str) -> list[str]:
+    """Names that are quoted; a MySQL quotes as the session did that made the partitions (ANSI_QUOTES)."""
+    found = re.findall(r'`((?:[^`]|``)+)`|"((?:[^"]|"")+)"', expression)
+    return [tick.replace("``", "`") or double.replace('""', '"') for tick, double in found]
 
 
 def _json_column(row: Row, checked: set[str]) -> bool:
