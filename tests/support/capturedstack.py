@@ -51,13 +51,16 @@ class CapturedStack(LocalStack):
     def write_settings(self) -> None:
         """A MySQL is reached by TLS."""
         super().write_settings()
-        source = self.dsn("source")
-        if not source.tls_ca:
-            return
         text = self.config.read_text()
-        more = f"tls_ca = {json.dumps(source.tls_ca)}\ntls_check_name = false\n"
-        text = text.replace("[source]\n", "[source]\n" + more)
-        text = text.replace("[schema]\n", "[schema]\n" + more.replace("tls_", "history_tls_"))
+        for section, server, names in (
+            ("source", "source", "tls_"),
+            ("target", "target", "tls_"),
+            ("restore_target", "restore", "tls_"),
+            ("schema", self.history_server, "history_tls_"),
+        ):
+            if ca := self.dsn(server).tls_ca:
+                more = f"{names}ca = {json.dumps(ca)}\n{names}check_name = false\n"
+                text = text.replace(f"[{section}]\n", f"[{section}]\n{more}")
         write_atomic(self.config, text.encode(), mode=0o600)
 
     # The capture

@@ -7,6 +7,7 @@ from __future__ import annotations
 LONGEST = (
     "tests/ui/test_walk.py",
     "tests/integration/test_spark_cluster.py",
+    "tests/integration/test_capture_campaign.py",
     "tests/integration/test_capture.py",
     "tests/ui/test_page.py",
     "tests/dags/test_backfill.py",
