@@ -32,6 +32,7 @@ from tests.support.kind import is_mysql
 from tests.support.mysql import MySqlServer
 
 _CERTIFICATES = ("ca.pem", "server-cert.pem", "server-key.pem")
+_READ_ONLY = "--read-only=ON"  # at a start: else there were two that take writes for a moment
 _AGAIN = 3  # starts of a capture that comes no further
 
 
@@ -157,7 +158,8 @@ class CampaignStack(CapturedStack):
             else:
                 self._on("heir", "STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = OFF")
             self.databases["source"], self.databases["heir"] = new, old
-        old.arguments = (*old.arguments, "--read-only=ON")
+        new.arguments = tuple(each for each in new.arguments if each != _READ_ONLY)
+        old.arguments = (*old.arguments, _READ_ONLY)
         old.start()
         self._replicate(now)
         self.write_settings()
