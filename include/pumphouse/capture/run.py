@@ -28,7 +28,7 @@ from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas, server_kind
-from pumphouse.capture.shadow import Shadow, flavor_of
+from pumphouse.capture.shadow import LOST, Shadow, flavor_of
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
 from pumphouse.capture.source.warm import warm
@@ -113,7 +113,9 @@ def run_capture(
                 run.start(there or run.wait_for_source(), journal, publisher, shadow).run()
             lease.require_kept()
         except (OSError, MySQLError) as error:
-            failure = CaptureRefused(f"the capture ended with {type(error).__name__}: {error}")
+            said = f"the capture ended with {type(error).__name__}: {error}"
+            lost = bool(error.args) and error.args[0] in LOST  # the shadow, or the history's server
+            failure = SourceFailed(said, hint="start the capture again") if lost else CaptureRefused(said)
             raise failure from error
         except BaseException as error:
             failure = error

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from pymysql.constants import ER
+from pymysql.constants import CR, ER
 from pymysql.err import MySQLError
 
 from pumphouse.capture.schemas import Made, ServerKind, StoredSchema, read_objects, server_kind
@@ -51,6 +51,7 @@ _WITH_ROWS = re.compile(rb"\s+START\s+TRANSACTION\s*$", re.IGNORECASE)
 _GENERATED = re.compile(
     rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  [`A-Z]"
 )
+LOST = {CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST}
 _SIGNED = re.compile(r"([+-]?)(\d\d?):(\d\d)")
 # Every table and view as it was printed: nothing of a server's wishes counts.
 _AS_PRINTED = (
@@ -153,7 +154,7 @@ class Shadow:
             self._enter(query.schema)
             connection.query(_WITH_ROWS.sub(b"", query.text))
         except MySQLError as error:
-            if not self.alive:
+            if not self.alive or error.args[0] in LOST:
                 raise SourceFailed(f"the shadow has ended under {text[:200]!r}", hint="its log: shadow/log") from error
             if error.args[0] == ER.BAD_TABLE_ERROR and drops:
                 return  # MariaDB writes DROP TABLE a, missing as it was: a is gone, here as there
