@@ -18,7 +18,7 @@ from pumphouse.capture.schemas import StoredSchema, read_objects, server_kind
 from pumphouse.capture.shadow import Shadow
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.source.session import position_now
-from pumphouse.errors import CaptureRefused
+from pumphouse.errors import CaptureRefused, SourceFailed
 from pumphouse.model.table import MysqlType
 from pumphouse.schema.actions import Action
 from pumphouse.schema_import.changes import Known
@@ -246,6 +246,14 @@ def test_names_are_those_of_the_statement(source: Source) -> None:
         assert (job["type"], job["schema_name"], job.get("had_rows")) == (Action.RENAME_TABLE.value, "shop", None)
         assert ("shop", "e3") in schema.tables()
         assert schema._known_name(("shop", "ORDERS")) is None
+
+
+def test_a_shadow_that_is_killed_is_no_refusal(source: Source) -> None:
+    with source.schema() as schema:
+        source.run("CREATE TABLE t (id INT)")
+        schema.shadow._process.kill()
+        with pytest.raises(SourceFailed):
+            source.jobs(schema)
 
 
 def test_a_json_column_is_one_under_another_name(source: Source) -> None:

@@ -78,9 +78,9 @@ class Shadow:
         self._settings = settings
         self.kind = kind
         self.flavor = flavor_of(kind.version)
-        self._charsets: dict[int, str] | None = None
         self._statements = self._connect()
         self._reading = self._connect()
+        self._charsets = character_sets(self._reading)
 
     @classmethod
     def start(cls, directory: Path, schema: StoredSchema, program: str = "") -> Shadow:
@@ -132,8 +132,6 @@ class Shadow:
 
     def _written_in(self, query: Query) -> str:
         """The character set of its text."""
-        if self._charsets is None:
-            self._charsets = character_sets(self._reading)
         if _GENERATED.match(query.text):
             with suppress(UnicodeDecodeError):
                 query.text.decode()
