@@ -79,11 +79,16 @@ class Members:
         with self._lock:
             return [member.status for member in self._members.values() if member.available]
 
-    def choices(self) -> int:
-        """How many Pumps the strategy may choose from now; what other copies need is none."""
+    def can_be_left(self, pump: NodeStatus) -> bool:
+        """Whether the strategy has hosts for all copies without this Pump."""
         with self._lock:
-            able = sum(m.available and self._may_take(m.status) for m in self._members.values())
-            return able - len(self._selectors) + 1
+            able = (m.status for m in self._members.values() if m.available and self._may_take(m.status))
+            return len({machine_of(each.host) for each in able if each.node_id != pump.node_id}) >= len(self._selectors)
+
+    def lacking(self) -> list[int]:
+        """Copies that no available Pump takes."""
+        with self._lock:
+            return [copy for copy, some in enumerate(self._dealt()) if not any(each.available for each in some)]
 
     def last_resort(self, copy: int = 0) -> list[NodeStatus]:
         """Pumps that are worth one more try when every other failed: online, and such as the strategy may take."""
@@ -168,9 +173,14 @@ class Members:
 
     def _dealt(self) -> list[list[_Member]]:
         """Those that each copy may go to: no host has two copies of a transaction. Hosts that take none come last."""
+        prefers = self._selectors[0].prefers
         online = [m for m in self._members.values() if m.status.state == NodeState.ONLINE and self._may_take(m.status)]
         able = {machine_of(member.status.host) for member in online if member.available}
-        hosts = sorted({machine_of(member.status.host) for member in online}, key=lambda host: (host not in able, host))
+        near = {machine_of(member.status.host) for member in online if member.available and prefers(member.status)}
+        hosts = sorted(
+            {machine_of(member.status.host) for member in online},
+            key=lambda host: (host not in able, host not in near, host),
+        )
         dealt: list[list[_Member]] = [[] for _ in self._selectors]
         for member in online:
             dealt[hosts.index(machine_of(member.status.host)) % len(dealt)].append(member)

@@ -285,35 +285,62 @@ class PumpClient:
     # Inside
 
     def _store_copies(self, prewrites: Sequence[tuple[int, Payload]]) -> list[str | BinlogError]:
-        """`_store` for every copy, side by side; what lies in a file is read for one at a time."""
+        """`_store` for every copy; one outcome each."""
         if self._copying is None:
             return self._store(prewrites, 0)
-        if all(isinstance(payload, bytes) for _, payload in prewrites):
-            others = [self._copying.submit(self._store, prewrites, copy) for copy in range(1, self._copies)]
-            try:
-                found = [self._store(prewrites, 0)]
-            finally:
-                wait(others)
-            found += [each.result() for each in others]
-        else:
-            found = [self._store(prewrites, copy) for copy in range(self._copies)]
-        return [self._joined(prewrites[place][0], each) for place, each in enumerate(zip(*found, strict=True))]
+        outcomes = self._on_hosts(prewrites, self._copying)
+        # A host that fell out was replaced by one that another copy was already on its way to.
+        if apart := [place for place, each in enumerate(outcomes) if each is None]:
+            again = self._on_hosts([prewrites[place] for place in apart], self._copying)
+            for place, each in zip(apart, again, strict=True):
+                outcomes[place] = each
+        return [
+            _too_near(start_ts, self._copies) if each is None else each
+            for (start_ts, _), each in zip(prewrites, outcomes, strict=True)
+        ]
 
-    def _joined(self, start_ts: int, outcomes: Sequence[str | BinlogError]) -> str | BinlogError:
-        """One outcome of all copies."""
+    def _on_hosts(
+        self, prewrites: Sequence[tuple[int, Payload]], pool: ThreadPoolExecutor
+    ) -> list[str | BinlogError | None]:
+        """All copies side by side, but what lies in a file is read for one at a time; None = not on enough hosts.
+
+        Those for which no Pump is there come before: while nobody takes them, the others fill no disk.
+        """
+        lacking = self._members.lacking()
+        there = [copy for copy in range(self._copies) if copy not in lacking]
+        in_files = not all(isinstance(payload, bytes) for _, payload in prewrites)
+        found: list[list[str | BinlogError]] = []
+        for copy in [*lacking, *(there if in_files else ())]:
+            found.append(self._store(prewrites, copy))
+            if all(isinstance(each, BinlogError) for each in found[-1]):
+                return [*found[-1]]
+        if not in_files:
+            found += self._side_by_side(prewrites, there, pool)
+        return [self._joined(each) for each in zip(*found, strict=True)]
+
+    def _side_by_side(
+        self, prewrites: Sequence[tuple[int, Payload]], copies: Sequence[int], pool: ThreadPoolExecutor
+    ) -> list[list[str | BinlogError]]:
+        try:
+            others = [pool.submit(self._store, prewrites, copy) for copy in copies[1:]]
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            raise PumpUnavailable("this client is closed") from error
+        try:
+            found = [self._store(prewrites, copy) for copy in copies[:1]]
+        finally:
+            wait(others)
+        return found + [each.result() for each in others]
+
+    def _joined(self, outcomes: Sequence[str | BinlogError]) -> str | BinlogError | None:
+        """One outcome of all copies; None = they are on fewer hosts."""
         for each in outcomes:
             if isinstance(each, BinlogError):
                 return each
         pumps = [self._members.get(str(each)) for each in outcomes]
-        if len({machine_of(pump.host) for pump in pumps if pump is not None}) < self._copies:
-            # A host that fell out was replaced by one that another copy was already on its way to.
-            return PumpUnavailable(
-                f"copies of transaction {start_ts} are not on {self._copies} hosts {', '.join(map(str, outcomes))}; "
-                "it must not commit",
-                hint="try it again",
-                start_ts=start_ts,
-            )
-        return outcomes[0]
+        hosts = {machine_of(pump.host) for pump in pumps if pump is not None}
+        return outcomes[0] if len(hosts) == self._copies else None
 
     def _store(self, prewrites: Sequence[tuple[int, Payload]], copy: int) -> list[str | BinlogError]:
         """Node id of the Pump that took it, or the error, of each; raises what concerns all of them."""
@@ -337,7 +364,7 @@ class PumpClient:
             if pump is not None:
                 connected = self._connected(pump)
                 tried.add(connected.by)
-                left = self._try(connected, prewrites, left, outcomes, self._patience())
+                left = self._try(connected, prewrites, left, outcomes, self._patience(pump))
             else:
                 self.refresh()
             if left:
@@ -414,12 +441,12 @@ class PumpClient:
             self._members.failed(connected.to, refusal or outcomes[left[-1]], refused=refusal is not None)
         return left
 
-    def _patience(self) -> float:
+    def _patience(self, pump: NodeStatus) -> float:
         """Seconds to wait for an answer: fewer while there is another Pump to go to.
 
         What was left may be stored all the same, as after any time-out.
         """
-        if not self._leave_after or self._members.choices() < 2:
+        if not self._leave_after or not self._members.can_be_left(pump):
             return self._timeout_s
         return min(max(self._leave_min_s, self._leave_after * self._usual_s), self._timeout_s)
 
@@ -440,7 +467,9 @@ class PumpClient:
         with self._lock:
             self._prewrites += len(stored)
             for start_ts in stored:
-                self._taken_by[start_ts] = (*self._taken_by.get(start_ts, ()), node_id)
+                before = self._taken_by.get(start_ts, ())
+                if node_id not in before:  # else it was told to try again
+                    self._taken_by[start_ts] = (*before, node_id)
             while len(self._taken_by) > _MOST_OPEN:
                 self._taken_by.popitem(last=False)
 
@@ -521,6 +550,14 @@ def _nobody_took(start_ts: int, last: str | BinlogError, copies: int) -> PumpUna
     )
     error.__cause__ = last if isinstance(last, BinlogError) else None
     return error
+
+
+def _too_near(start_ts: int, copies: int) -> PumpUnavailable:
+    return PumpUnavailable(
+        f"copies of transaction {start_ts} are not on {copies} hosts; it must not commit",
+        hint="try it again",
+        start_ts=start_ts,
+    )
 
 
 def _is_silence(outcome: str | BinlogError) -> bool:

@@ -16,6 +16,10 @@ class Selector(Protocol):
         """Whether a Pump may be chosen at all; asked before the last resort, too."""
         ...
 
+    def prefers(self, pump: NodeStatus) -> bool:
+        """Whether it is chosen before those that are not preferred."""
+        ...
+
     def set_pumps(self, pumps: Sequence[NodeStatus]) -> None:
         """Take the Pumps to choose from, in order of node id; called when the set or a status changed."""
         ...
@@ -30,6 +34,11 @@ class _AnyPump:
 
     def may_take(self, pump: NodeStatus) -> bool:
         """Always."""
+        del pump
+        return True
+
+    def prefers(self, pump: NodeStatus) -> bool:
+        """None before another."""
         del pump
         return True
 
@@ -131,17 +140,17 @@ class LabelSelector:
         self._near = RangeSelector()
         self._all = RangeSelector()
 
-    def carries(self, pump: NodeStatus) -> bool:
+    def prefers(self, pump: NodeStatus) -> bool:
         """Whether a Pump has all the wanted labels."""
         return self._labels.items() <= (pump.label or {}).items()
 
     def may_take(self, pump: NodeStatus) -> bool:
         """Those with the labels; with ``fallback`` every one."""
-        return self._fallback or self.carries(pump)
+        return self._fallback or self.prefers(pump)
 
     def set_pumps(self, pumps: Sequence[NodeStatus]) -> None:
         """Sort the Pumps out."""
-        self._near.set_pumps([pump for pump in pumps if self.carries(pump)])
+        self._near.set_pumps([pump for pump in pumps if self.prefers(pump)])
         self._all.set_pumps(pumps if self._fallback else [])
 
     def select(self, start_ts: int, retry: int) -> NodeStatus | None:

@@ -35,5 +35,5 @@ def reachable(addr: str) -> str:
 
 
 def machine_of(addr: str) -> str:
-    """What stands before the port of a host:port."""
-    return addr.rpartition(":")[0]
+    """What stands before the port of a host:port, in lower case, as names of hosts are compared."""
+    return addr.rpartition(":")[0].lower()

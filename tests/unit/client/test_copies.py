@@ -14,6 +14,7 @@ from pumphouse.errors import BadBinlog, ConfigError, PumpReadOnly, PumpUnavailab
 from pumphouse.model.address import machine_of
 from pumphouse.model.node import NodeState, NodeStatus
 from tests.support.fakepump import FakePump
+from tests.support.waiting import eventually
 
 CLIENT = {"write_timeout_s": 1.0, "copies": 2}
 
@@ -83,11 +84,85 @@ def test_one_host_takes_nothing_alone_and_the_transaction_that_it_has_is_rolled_
 
 
 def test_a_cluster_of_one_host_takes_nothing(start, connect):
-    start("a", addr=on_host(1))
-    start("b", addr=on_host(1))
+    pumps = [start("a", addr=on_host(1)), start("b", addr=on_host(1))]
     client = connect()
     with pytest.raises(PumpUnavailable, match="fewer than 2 hosts"):
         client.write_prewrite(*reversed(prewrites(1, 1)[0]))
+    assert [prewrites_of(each) for each in pumps] == [set(), set()]
+
+
+def test_while_a_host_is_away_the_disks_of_the_others_do_not_fill(three, connect):
+    *there, c = three
+    client = connect(write_timeout_s=0.3)
+    c.behave = lambda _: PumpReadOnly("c", available=1, limit=2)
+    for first in range(1, 40, 10):  # tried again and again, as a capture does
+        assert [type(each) for each in client.write_prewrites(prewrites(first, 10))] == [PumpUnavailable] * 10
+    assert set.union(*map(prewrites_of, there)) == set(range(1, 11))  # before it was known
+    c.behave = lambda _: None
+    client.probe()
+    assert client.write_prewrites(prewrites(41, 10)) == [None] * 10
+    assert set.union(*map(prewrites_of, there)) == {*range(1, 11), *range(41, 51)}
+
+
+def test_what_lies_in_a_file_goes_to_nobody_else_while_a_host_is_away(three, connect):
+    class File:
+        def __init__(self, start_ts: int) -> None:
+            self.payload = prewrites(start_ts, 1)[0][1]
+
+        def __len__(self) -> int:
+            return len(self.payload)
+
+        def __bytes__(self) -> bytes:
+            return self.payload
+
+    a, b, c = three
+    client = connect(write_timeout_s=0.3)
+    for each in (a, b):
+        each.behave = lambda _: PumpReadOnly("full", available=1, limit=2)
+    for ts in (1, 2, 3):
+        assert isinstance(client.write_prewrites([(ts, File(ts))])[0], PumpUnavailable)
+    assert prewrites_of(c) == {1}  # before it was known
+    for each in (a, b):
+        each.behave = lambda _: None
+    client.probe()
+    assert client.write_prewrites([(4, File(4))]) == [None]
+    assert prewrites_of(c) == {1, 4}
+
+
+def test_a_host_that_falls_out_under_way_is_replaced_also_by_one_that_another_copy_went_to(start, connect):
+    x, y, z = (start(name, addr=on_host(number)) for number, name in enumerate("xyz", 1))
+    client = connect()
+    client.write_prewrite(*reversed(prewrites(1, 1)[0]))
+    assert [prewrites_of(each) for each in (x, y, z)] == [{1}, {1}, set()]
+
+    def falls_out(_: object) -> PumpReadOnly:
+        eventually(lambda: 2 in prewrites_of(z))
+        return PumpReadOnly("y", available=1, limit=2)
+
+    y.behave = falls_out
+    client.write_prewrite(*reversed(prewrites(2, 1)[0]))
+    assert [2 in prewrites_of(each) for each in (x, y, z)] == [True, False, True]
+    client.write_commit(make_commit(2, 3, b"key"), 2)
+    assert client.flush(60)
+    assert [each.of_type("Commit") for each in (x, y, z)] == [[2], [], [2]]
+
+
+def test_the_only_pump_for_a_copy_is_waited_for_as_if_there_were_no_other(three, connect):
+    """Else each slow write would cost a probe's interval, as nobody else may take the copy."""
+    client = connect(write_timeout_s=5.0, leave_after=1.0, leave_min_s=0.1)
+    three[2].behave = lambda _: 0.5
+    for ts, payload in prewrites(1, 3):
+        client.write_prewrite(payload, ts)
+    assert three[2].probes == 0
+    assert client.stats.prewrite_retries == 0
+
+
+def test_a_client_that_is_closed_takes_nothing(three, connect):
+    client = connect()
+    client.write_prewrites(prewrites(1, 2))
+    client.close()
+    with pytest.raises(PumpUnavailable, match="this client is closed"):
+        client.write_prewrites(prewrites(3, 2))
 
 
 def test_a_host_that_comes_takes_the_place_of_one_that_went(three, connect, start):
@@ -108,7 +183,10 @@ def test_copies_that_ended_up_on_one_host_do_not_count(three, connect, monkeypat
     monkeypatch.setattr(Members, "select", lambda self, start_ts, retry, copy: select(self, start_ts, retry, 1))
     (failed,) = client.write_prewrites(prewrites(1, 1))
     assert isinstance(failed, PumpUnavailable)
-    assert "copies of transaction 1 are not on 2 hosts c, c" in str(failed)
+    assert "copies of transaction 1 are not on 2 hosts" in str(failed)
+    client.write_rollback(make_rollback(1, b"key"), 1)
+    assert client.flush(60)
+    assert three[2].of_type("Rollback") == [1]  # once, however often it has taken it
 
 
 def test_what_is_wrong_with_a_transaction_is_said_once(three, connect):
@@ -147,7 +225,8 @@ def test_hosts_are_dealt_out_so_that_none_has_two_copies(copies: int) -> None:
         seen.append({machine_of(each.host) for each in chosen})
     assert set.union(*seen) == {"x", "y", "z"}
     assert sum(map(len, seen)) == 3
-    assert members.choices() == 5 - copies
+    for each in members.available():
+        assert members.can_be_left(each) == (copies < 3 or each.host == "y:1")
 
 
 def test_a_host_that_is_down_is_nobodys_only_one() -> None:
@@ -163,3 +242,20 @@ def test_hosts_that_labels_rule_out_are_no_hosts() -> None:
     members = Members(*(LabelSelector({"zone": "a"}) for _ in range(2)))
     members.update(statuses(a1="h1", b="h2", a2="h3"))
     assert {members.select(0, 0, copy).node_id for copy in range(2)} == {"a1", "a2"}
+
+
+def test_while_there_are_hosts_with_the_labels_no_copy_goes_to_another() -> None:
+    members = Members(*(LabelSelector({"zone": "a"}, fallback=True) for _ in range(2)))
+    members.update(statuses(a1="h1", b="h2", a2="h3"))
+    assert {members.select(0, 0, copy).node_id for copy in range(2) for _ in range(3)} == {"a1", "a2"}
+    members.failed(members.get("a1"), refused=True)
+    assert {members.select(0, 0, copy).node_id for copy in range(2) for _ in range(3)} == {"a2", "b"}
+
+
+def test_one_host_is_one_however_its_name_is_written() -> None:
+    members = Members(RangeSelector(), RangeSelector())
+    members.update(statuses(a="DB1.example", b="db1.example", c="[FE80::1]", d="[fe80::1]"))
+    assert {frozenset(s.node_id for s in members.last_resort(copy)) for copy in range(2)} == {
+        frozenset("ab"),
+        frozenset("cd"),
+    }
