@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
 
@@ -14,7 +15,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
 from pumphouse.archive.declare import accepted_commits, record_settled
-from pumphouse.archive.duplicates import Duplicates, Transactions, find_duplicates
+from pumphouse.archive.duplicates import Transactions, find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
 from pumphouse.archive.indexing import extend_index
@@ -76,17 +77,20 @@ def commit_window(
     attempt = layout.attempt_id()
     pulled = segments = _trimmed(archive, plan, found, end, attempt, settings.archive.part_bytes)
     records = _records(archive, found, plan.start, end)
-    accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
-    twice = _duplicates(archive, plan, segments, records)
-    holders += twice.holders
-    if holders:
-        raise WindowHeld(
-            f"the window after {show(plan.start)} is held: {named(holders)}",
-            holders=holders,
-        )
-    segments = _without(archive, plan, segments, twice.many, settings.archive.part_bytes)
+    with _told_if_overtaken(archive, plan):
+        accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
+        pending = {(int(each.start_ts), int(each.commit_ts)) for report in found for each in report.pending}
+        twice = find_duplicates(archive.store, segments, records, pending)
+        holders += twice.holders
+        if holders:
+            raise WindowHeld(
+                f"the window after {show(plan.start)} is held: {named(holders)}",
+                holders=holders,
+            )
+        segments = _without(archive, plan, segments, twice.many, settings.archive.part_bytes)
+        binlogs = ddl_binlogs(archive.store, segments, twice.found, end)
     jobs, without = with_jobs(
-        ddl_binlogs(archive.store, segments, twice.found, end),
+        binlogs,
         history,
         wait_s=settings.archive.ddl_wait_s,
         poll_s=settings.archive.poll_interval_s,
@@ -176,13 +180,13 @@ def _trimmed(
     return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
 
 
-def _duplicates(
-    archive: Archive, plan: WindowPlan, segments: Sequence[SegmentEntry], records: Sequence[AcceptedCommit]
-) -> Duplicates:
+@contextmanager
+def _told_if_overtaken(archive: Archive, plan: WindowPlan) -> Iterator[None]:
+    """ManifestConflict in place of a segment that is gone: who has published this window deletes copies in it."""
     try:
-        return find_duplicates(archive.store, segments, records)
+        yield
     except BadSegment:
-        _require_end(archive, plan)  # whoever has published this window deletes its copies
+        _require_end(archive, plan)
         raise
 
 

@@ -39,6 +39,12 @@ class Transactions:
     commit_ts: _Ints
     start_ts: _Ints
 
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> Transactions:
+        """Of (start ts, commit ts)."""
+        each = np.array(sorted((commit, start) for start, commit in pairs), np.int64).reshape(-1, 2)
+        return cls(each[:, 0], each[:, 1])
+
     def has(self, commit_ts: _Ints, start_ts: _Ints) -> _Mask:
         """Of each of others, whether it is one of these."""
         return self.places(commit_ts, start_ts) >= 0
@@ -72,12 +78,18 @@ class Duplicates:
 
 
 def find_duplicates(
-    store: ObjectStore, segments: Sequence[SegmentEntry], accepted: Sequence[AcceptedCommit] = ()
+    store: ObjectStore,
+    segments: Sequence[SegmentEntry],
+    accepted: Sequence[AcceptedCommit] = (),
+    pending: Iterable[tuple[int, int]] = (),
 ) -> Duplicates:
     """Transactions that lie in segments of more than one Pump.
 
     Where their contents differ, the one that was accepted by name is read; without such a name they hold the window.
     What is left out as unreadable is no content.
+
+    ``pending``: (start ts, commit ts) of what Pumps show beside their streams. These stay in the segments of each: that
+    a Pump's own are there settles what it goes on to show.
     """
     nodes = sorted({each.node_id for each in segments})
     if len(nodes) < 2:
@@ -92,6 +104,7 @@ def find_duplicates(
     if np.count_nonzero(same) > _LISTED:
         of = np.concatenate([[False], same]) | np.concatenate([same, [False]])
         equal = _equal(store, segments, nodes, (commit_ts[of], start_ts[of], owner[of]))
+        equal &= ~Transactions.of(pending).has(commit_ts[of], start_ts[of])
         many = {
             node: Transactions(commit_ts[of][mine], start_ts[of][mine])
             for at, node in enumerate(nodes)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from pumphouse.archive import duplicates, layout
+from pumphouse.archive import commit, duplicates, layout
 from pumphouse.archive.declare import accept
+from pumphouse.archive.puller import LATE
 from pumphouse.archive.verify import verify
 from pumphouse.errors import ManifestConflict, WindowHeld
 from pumphouse.model.tso import Tso
@@ -122,24 +123,51 @@ def test_different_contents_among_many_hold_the_window_until_one_is_named(world)
     assert len(payloads(world)) == 21
 
 
-def test_of_two_that_commit_a_window_the_later_one_is_told_so(world):
+@pytest.mark.parametrize("step", ["settle_pending", "find_duplicates", "_without", "ddl_binlogs", "write_jobs"])
+def test_of_two_that_commit_a_window_the_later_one_is_told_so(world, monkeypatch, step):
     one, two = world.pump("pump-1"), world.pump("pump-2")
     world.init()
     rng = random.Random(1)
     for _ in range(20):
         copied((one, two), rng)
+    found = copied((one, two), rng)
+    two.binlogs = [each if each != found else (*each[:4], LATE) for each in two.binlogs]  # it came late there
+    for pump, job in ((one, 7), (two, 8), (two, 9)):
+        world.history.add(job, start_ts=1, finished_ts=int(pump.ddl(job)))
     plan = world.plan()
     reports = world.pull_all(plan)
-    find, left = duplicates.find_duplicates, [1]
+    took, left = getattr(commit, step), [1]
 
-    def overtaken(*given):
+    def overtaken(*given, **more):
         if left:
             left.pop()
             world.commit(plan, reports)
-        return find(*given)
+        return took(*given, **more)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pumphouse.archive.commit.find_duplicates", overtaken)
-        with pytest.raises(ManifestConflict):
-            world.commit(plan, reports)
-    assert len(payloads(world)) == 20
+    monkeypatch.setattr(commit, step, overtaken)
+    with pytest.raises(ManifestConflict):
+        world.commit(plan, reports)
+    assert len(payloads(world)) == 24
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("gone", [False, True])
+def test_one_that_came_late_to_a_pump_is_settled_for_good_though_another_has_it_too(world, monkeypatch, rows, gone):
+    """Killed before the Pump was told, which has dropped it by the next window, perhaps."""
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    rng = random.Random(1)
+    for _ in range(20):
+        copied((one, two), rng)
+    late = copied((one, two), rng, rows=rows, size=200)
+    two.binlogs = [each if each != late else (*each[:4], LATE) for each in two.binlogs]
+    two.pending[late[1], late[0]] = "late"
+    monkeypatch.setattr(commit, "_tell", lambda *_: None)
+    world.snapshot(part_bytes=2000)
+    if gone:
+        two.gc_point = world.archive.end()
+    one.transaction()
+    world.snapshot(part_bytes=2000)
+    (settled,) = world.archive.last().accepted
+    assert (settled.node_id, settled.commit_ts) == ("pump-2", late[0])
+    assert len(payloads(world)) == 22
