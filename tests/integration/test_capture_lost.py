@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.capture import recover
 from pumphouse.capture.journal import Journal, Mark
 from pumphouse.capture.lease import Lease, Progress
 from pumphouse.capture.publish import Entry, Publisher
@@ -20,11 +21,11 @@ from pumphouse.capture.recover import Recovery, Written
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ROLLED_BACK
-from pumphouse.client.transactions import held_by
+from pumphouse.client.transactions import held_by, write_outcomes
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, make_rollback
 from pumphouse.errors import CaptureFenced, CaptureRefused
 from pumphouse.model.captured import key_of
-from pumphouse.model.node import NodeKind
+from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
 from pumphouse.registry.base import CaptureRecord
 from pumphouse.registry.file import FileCluster
@@ -126,6 +127,42 @@ def test_an_old_prewrite_that_is_open_is_settled_by_what_was_decided_then(captur
     assert held_by(node, cluster.cluster_id(), PREFIX, said.start_ts).open == set()
     fence = cluster.tso()
     assert len(pump.pull_until(fence)) == 10
+
+
+@pytest.mark.row("Q2", "Q5")
+def test_what_is_open_on_two_pumps_is_settled_on_both_with_one_call_for_many(
+    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that was decided, and whose commits got to one of them but for the last."""
+    capture.publish(1)
+    said, cluster = capture.say(), capture.cluster
+    with PumpServer(tmp_path, cluster, node_id="pump-2", max_txn_timeout_s=600.0) as other:
+        starts = [cluster.tso() for _ in range(300)]
+        keys = [
+            PREFIX + key_of(b"0-1-%d" % (2 + at), ts, starts[0], starts[at - 1] if at else said.start_ts, 1)
+            for at, ts in enumerate(starts)
+        ]
+        for ts, key in zip(starts, keys, strict=True):
+            for pump in (capture.pump, other):
+                pump.write(make_prewrite(ts, key, PrewriteValueBuilder(1).build()))
+        commits = {ts: cluster.tso() for ts in starts[:200]}
+        for (ts, commit_ts), key in zip(commits.items(), keys, strict=False):
+            capture.pump.write(make_commit(ts, commit_ts, key))
+        written: list[tuple[str, int]] = []
+
+        def counted(pump: NodeStatus, cluster_id: int, outcomes: Mapping[Tso, bytes], tls: TlsSettings) -> None:
+            written.append((pump.node_id, len(outcomes)))
+            write_outcomes(pump, cluster_id, outcomes, tls)
+
+        monkeypatch.setattr(recover, "write_outcomes", counted)
+        assert capture.recover(said) == "0-1-301"
+        assert written == [("pump-2", 200), ("pump-1", 100), ("pump-2", 100)]
+        held = [held_by(each, cluster.cluster_id(), PREFIX, said.start_ts) for each in cluster.nodes(NodeKind.PUMP)]
+        assert [each.open for each in held] == [set(), set()]
+        assert held[0].commits == held[1].commits
+        assert {ts: held[1].commits[ts] for ts in commits} == commits
+        found = [held[0].commits[ts] for ts in starts]
+        assert found == sorted(set(found))
 
 
 @pytest.mark.row("Q2")

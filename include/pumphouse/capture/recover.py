@@ -238,15 +238,24 @@ class Recovery:
     def _settle(
         self, pumps: Mapping[str, NodeStatus], held: Sequence[Held], outcomes: Mapping[int, int | None]
     ) -> None:
-        """Write outcomes in order: of those with a new commit ts, none is ever there without the ones before it."""
-        found = sorted((start_ts, each.node_id, each.prewrites[start_ts]) for each in held for start_ts in each.open)
-        for node_id, some in groupby(found, lambda one: one[1]):
+        """Write outcomes in order: of those with a new commit ts, none is ever there without the ones before it.
+
+        Neighbours that are open on the same Pumps go to each of these together.
+        """
+        on: dict[int, list[str]] = {}
+        keys: dict[int, bytes] = {}
+        for each in held:
+            for start_ts in each.open:
+                on.setdefault(start_ts, []).append(each.node_id)
+                keys[start_ts] = each.prewrites[start_ts]
+        for node_ids, some in groupby(sorted(on), on.__getitem__):
             payloads = {}
-            for start_ts, _, key in some:
-                ts = outcomes[start_ts]
+            for start_ts in some:
+                ts, key = outcomes[start_ts], keys[start_ts]
                 payloads[Tso(start_ts)] = make_commit(start_ts, ts, key) if ts else make_rollback(start_ts, key)
-            self._lease_held()
-            write_outcomes(pumps[node_id], self._cluster.cluster_id(), payloads, self._tls)
+            for node_id in node_ids:
+                self._lease_held()
+                write_outcomes(pumps[node_id], self._cluster.cluster_id(), payloads, self._tls)
 
     def _pumps(self) -> dict[str, NodeStatus]:
         """Those that are asked; CaptureRefused where one cannot be."""
