@@ -220,7 +220,7 @@ def play(
 def _into(other: bool) -> str:
     kind = KINDS[KINDS.index(chosen()) ^ other]
     if kind == "mysql" and MISSING_MYSQL:
-        pytest.skip(MISSING_MYSQL)
+        pytest.skip(MISSING_MYSQL)  # an optional tier: it says what is missing, and `make mysql` makes one
     return kind
 
 
