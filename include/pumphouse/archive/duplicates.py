@@ -190,8 +190,8 @@ def _equal(
 ) -> _Mask:
     """Of transactions that several Pumps have, (commit_ts, start_ts, owner) in order: which are to be left out.
 
-    These are all but the first of each whose payloads are equal on all its Pumps, by a hash of 64 bits: what is compared
-    has the same timestamps. It guards against faults, not against who writes to Pumps on purpose.
+    These are all but the first of each whose payloads are equal on all its Pumps, by a hash of 64 bits. The hash guards
+    against faults, not against who writes to Pumps on purpose: what is compared has the same timestamps.
     """
     commit_ts, start_ts, _ = twice
     first = (np.diff(commit_ts, prepend=-1) != 0) | (np.diff(start_ts, prepend=-1) != 0)
