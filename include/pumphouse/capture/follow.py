@@ -396,15 +396,16 @@ class Follower:
             prepared=dict(self._prepared.places),
         )
         if self._entries or (mark != self._journal.mark and due):
-            self._publisher.publish(self._entries, mark)
+            self._publisher.publish(self._entries, mark, self._acknowledge)
             self._prepared.tidy()
             self._entries.clear()
             self._bytes = 0
             self._marked_at = self._clock.monotonic()
-        self._acknowledge()
+        else:
+            self._acknowledge()  # of nothing that is ours
 
     def _acknowledge(self) -> None:
-        """Let the source go on: all that was taken is on stable storage, and decided."""
+        """Let the source go on: all that was taken is on stable storage, and decided in the journal."""
         asked, self._asked = self._asked, None
         if asked is None or self._stream is None:
             return

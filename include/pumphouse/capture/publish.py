@@ -81,8 +81,13 @@ class Publisher:
         self._open: frozenset[int] = frozenset()
         self._done = self._told = journal.mark
 
-    def publish(self, entries: Sequence[Entry], mark: Mark) -> None:
+    def publish(self, entries: Sequence[Entry], mark: Mark, decided: Callable[[], None] | None = None) -> None:
         """Bring entries, in this order, and with them the mark: durable on Pumps and decided on return.
+
+        Args:
+            entries: of a group; none: the mark alone.
+            mark: how far the source was read with them.
+            decided: called as soon as they are, before any C goes out: somebody waits for that alone.
 
         Raises:
             CaptureFenced: another process runs this capture.
@@ -93,6 +98,8 @@ class Publisher:
             self._held()
             self._journal.append(NOTHING, mark)
             self._done = mark
+            if decided is not None:
+                decided()
             return
         while True:
             starts = self._client.cluster.tsos(len(entries))
@@ -119,7 +126,7 @@ class Publisher:
             if self._stop.wait(_AGAIN_S):
                 raise Stopped
         commits = self._client.cluster.tsos(len(entries))
-        self._decide(entries, binlogs, commits, mark)
+        self._decide(entries, binlogs, commits, mark, decided)
 
     @property
     def said(self) -> Mark:
@@ -152,7 +159,12 @@ class Publisher:
         return next(iter(refused), None) or next((error for error in outcomes if error is not None), None)
 
     def _decide(
-        self, entries: Sequence[Entry], binlogs: Sequence[TransactionBinlog], commits: Sequence[Tso], mark: Mark
+        self,
+        entries: Sequence[Entry],
+        binlogs: Sequence[TransactionBinlog],
+        commits: Sequence[Tso],
+        mark: Mark,
+        decided: Callable[[], None] | None,
     ) -> None:
         jobs = []
         for entry, binlog, commit_ts in zip(entries, binlogs, commits, strict=True):
@@ -164,6 +176,8 @@ class Publisher:
         mark = replace(mark, start_ts=int(binlogs[-1].start_ts), commit_ts=int(commits[-1]))
         self._journal.append(_decisions(binlogs, commits, jobs, self._prefix), mark)
         self._held()  # whoever was stopped meanwhile for longer than its lease sends nothing
+        if decided is not None:
+            decided()
         if jobs:
             self._add_jobs(jobs)
         with self._lock:  # no Pump is told of a job that is not in the history: it would be lost with the journal
