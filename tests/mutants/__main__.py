@@ -1,6 +1,6 @@
 """`make mutants`: breaks each mechanism of the lists beside this file, one by one, and runs the tests that must see it.
 
-All in a copy of the tree; the checkout is never touched. First the named tests run on the copy as it is: what fails
+All in copies of the tree, two side by side; the checkout is never touched. First the named tests run on the copy as it is: what fails
 there would prove nothing. Then each mutant is *caught* (one of its tests failed), has SURVIVED (all passed), or is an
 error: it does not apply, or its tests could not run. Exit code 1 unless all are caught.
 """
@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from tests.support.mutants import ROOT, Mutant, missing_tests, read
 
@@ -23,7 +25,9 @@ _LEFT_OUT = (".git", ".venv", "build", "dist", ".hypothesis", ".mypy_cache", ".r
 _FAILED = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 # Of one mutant; the first run of all tests ends by the limits of each.
 _LONGEST_S = 900
-_SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+# As many mutants at once as tests in the first run: what passes there is not held up here.
+_LANES = 2
+_SIDE_BY_SIDE = ("-n", str(_LANES), "--dist", "loadfile")
 # Kernels lie compiled beside their sources, named by a digest: those of the checkout serve the copy, and what a mutant
 # changes is compiled for it alone.
 
@@ -42,9 +46,10 @@ def main() -> int:
         print("\n".join(problems or [f"no mutant is called {only}"]))
         return 1
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        tree = Path(directory) / "tree"
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-        return _run(mutants, tree)
+        trees = [Path(directory) / str(lane) for lane in range(_LANES)]
+        for tree in trees:
+            shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        return _run(mutants, trees)
 
 
 def _wanted(mutant: Mutant, only: str) -> bool:
@@ -52,23 +57,32 @@ def _wanted(mutant: Mutant, only: str) -> bool:
     return not only or mutant.row in names or mutant.row[0] in names or mutant.broken.startswith(only)
 
 
-def _run(mutants: list[Mutant], tree: Path) -> int:
+def _run(mutants: list[Mutant], trees: list[Path]) -> int:
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     print(f"{len(mutants)} mutants; first their {len(tests)} tests on the code as it is", flush=True)
-    code, said = _pytest(tree, [*_SIDE_BY_SIDE, *tests], longest_s=None)
+    code, said = _pytest(trees[0], [*_SIDE_BY_SIDE, *tests], longest_s=None)
     if code:
         print(said[-4000:] + "\nwhat fails on the code as it is proves nothing")
         return 1
-    verdicts = []
-    for number, mutant in enumerate(mutants, 1):
-        began = time.monotonic()
-        verdict = _verdict(mutant, tree)
-        verdicts.append(verdict)
+    free: SimpleQueue[Path] = SimpleQueue()
+    for tree in trees:
+        free.put(tree)
+
+    def caught(numbered: tuple[int, Mutant]) -> bool:
+        number, mutant = numbered
+        tree, began = free.get(), time.monotonic()
+        try:
+            verdict = _verdict(mutant, tree)
+        finally:
+            free.put(tree)
         seconds = time.monotonic() - began
         print(f"{number:3}/{len(mutants)} {mutant.row:4} {mutant.broken}: {verdict} ({seconds:.1f} s)", flush=True)
-    caught = sum(verdict.startswith("caught") for verdict in verdicts)
-    print(f"{caught} of {len(mutants)} caught")
-    return int(caught < len(mutants))
+        return verdict.startswith("caught")
+
+    with ThreadPoolExecutor(len(trees)) as lanes:
+        count = sum(lanes.map(caught, enumerate(mutants, 1)))
+    print(f"{count} of {len(mutants)} caught")
+    return int(count < len(mutants))
 
 
 def _verdict(mutant: Mutant, tree: Path) -> str:
