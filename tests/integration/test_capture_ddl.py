@@ -267,6 +267,19 @@ def test_a_json_column_is_one_under_another_name(source: Source) -> None:
         assert (kinds["d`c"], kinds["doc"]) == (MysqlType.JSON, MysqlType.LONG_BLOB)
 
 
+@pytest.mark.mysql
+def test_a_json_column_that_is_added_has_in_old_rows_what_the_source_gave_them(source: Source) -> None:
+    source.run("CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1)")
+    with source.schema() as schema:
+        source.run("ALTER TABLE t ADD COLUMN doc JSON NOT NULL")
+        source.jobs(schema)
+        with source.connection.cursor() as cursor:
+            cursor.execute("SELECT doc FROM t")
+            ((given,),) = cursor.fetchall()
+        column = schema.tables()["shop", "t"].public_columns[1]
+        assert (column.origin_default or "") == given == ("null" if is_mysql() else "")
+
+
 def test_a_session_may_have_any_collation(source: Source) -> None:
     with source.schema() as schema:
         for collation in ("utf8mb4_bin", "utf8mb4_unicode_ci", "utf8mb4_general_ci"):

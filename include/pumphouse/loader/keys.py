@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pumphouse.errors import UsageError
-from pumphouse.model.table import ColumnInfo, TableInfo
+from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
 
 
 def key_columns(table: TableInfo) -> tuple[str, ...]:
     """Columns that identify a row: the primary key, else a unique key none of whose columns can be NULL, else ().
 
-    A key over a generated column does not serve, because binlogs do not carry it.
+    A key over a generated column does not serve, because binlogs do not carry it; nor does one over JSON, which only a
+    MariaDB has.
     """
     by_name = {c.name.lower(): c for c in table.public_columns if not c.generated}
 
     def resolve(names: list[str], *, primary: bool) -> tuple[str, ...]:
         found: list[ColumnInfo] = [by_name[n.lower()] for n in names if n.lower() in by_name]
-        if not names or len(found) != len(names) or not (primary or all(c.type.not_null for c in found)):
+        if not names or len(found) != len(names) or not (primary or all(map(_tells_apart, found))):
             return ()
         return tuple(c.name for c in found)
 
@@ -32,6 +33,10 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
             if found:
                 return found
     return ()
+
+
+def _tells_apart(column: ColumnInfo) -> bool:
+    return column.type.not_null and column.type.tp != MysqlType.JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, TableInfo, cistr
+from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.column_sql import column_sql
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.generated import notes_of, on_target
@@ -130,8 +130,14 @@ def primary_sql(key: tuple[IndexColumn, ...]) -> str:
 
 
 def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[IndexInfo]:
-    """Public secondary indexes over columns that the target has; on a TiDB those over expressions too."""
-    found = [index for index in info.indexes if index.public and not index.primary]
+    """Public secondary indexes over columns that the target has; on a TiDB those over expressions too.
+
+    A MariaDB alone has indexes over JSON, which is text there.
+    """
+    documents = _documents(info) if dialect in (Dialect.MYSQL, Dialect.TIDB) else frozenset()
+    found = [
+        index for index in info.indexes if index.public and not index.primary and documents.isdisjoint(_names(index))
+    ]
     if dialect is Dialect.TIDB:
         hidden = {c.name.lower(): c.generated_expr for c in info.columns if c.hidden}
         return [replace(index, columns=_with_expressions(index.columns, hidden)) for index in found]
@@ -141,6 +147,15 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
         for index in found
         if not index.raw.get("mv_index") and all(part.name.lower() in visible for part in index.columns)
     ]
+
+
+def _documents(info: TableInfo) -> frozenset[str]:
+    """Columns of JSON."""
+    return frozenset(column.name.lower() for column in info.public_columns if column.type.tp == MysqlType.JSON)
+
+
+def _names(index: IndexInfo) -> list[str]:
+    return [part.name.lower() for part in index.columns]
 
 
 def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
@@ -156,7 +171,7 @@ def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
     computed = {column.name.lower() for column in info.public_columns if column.generated}
 
     def can_wait(index: IndexInfo) -> bool:
-        names = [part.name.lower() for part in index.columns]
+        names = _names(index)
         return names[0] != first and computed.isdisjoint(names)
 
     # A server puts unique ones first by itself.
@@ -171,8 +186,10 @@ def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) ->
 def left_out(info: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
     """What the target's table lacks, or has otherwise, in words."""
     kept = {index.id for index in plain_indexes(on_target(info, dialect, bare=bare), dialect)}
+    documents = _documents(info)
+    over = {True: "JSON", False: "an expression"}
     notes = notes_of(info, dialect, bare=bare) + [
-        f"index {index.name} is over an expression and is left out"
+        f"index {index.name} is over {over[not documents.isdisjoint(_names(index))]} and is left out"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
     ]

@@ -429,6 +429,8 @@ class _Plan:
             column["origin_default"] = text
         elif info.type.elems and info.type.not_null and info.type.tp == _ENUM:
             column["origin_default"] = info.type.elems[0]
+        elif info.type.not_null and info.type.tp == _JSON and self.dialect is Dialect.MYSQL:
+            column["origin_default"] = "null"  # a MariaDB's rows have an empty text, as any target of that kind
 
     def _identify_indexes(self, info: Raw, old: Raw | None) -> None:
         before = {cistr(index["idx_name"]).lower(): index for index in (old or {}).get("index_info") or ()}
@@ -510,7 +512,7 @@ class _Plan:
                 self._create(name, waiting.pop(name), Action.CREATE_VIEW)
 
 
-_AUTO, _ENUM = 512, 247
+_AUTO, _ENUM, _JSON = 512, 247, 245
 
 
 def _ids(job: Job) -> Iterable[int]:
