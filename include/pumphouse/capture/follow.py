@@ -41,6 +41,8 @@ _AGAIN_S = 1.0
 _SILENT_S = 5 * _HEARTBEAT_S
 # How often the source is asked whether its commits wait for us.
 _WAITS_S = 5.0
+# How often one that stands still looks whether it goes on.
+_PAUSED_S = 0.2
 # Positions that bring nothing to publish are written that often.
 _MARK_S = 1.0
 # A time so far ahead of this machine's is none: a statement set it, and nothing behind it would have one of its own.
@@ -78,10 +80,11 @@ class Follower:
         schemas: Schemas,
         history: MysqlTableSource,
         fits: Callable[[SourceSettings], None],
+        paused: Callable[[], bool],
         stop: threading.Event,
         clock: Clock,
     ) -> None:
-        """``fits``: raises where a server that took the source's place cannot be captured."""
+        """``fits``: raises where a server that took the source's place cannot be captured. ``paused``: stand still."""
         self._settings = settings
         self._journal = journal
         self._publisher = publisher
@@ -89,6 +92,7 @@ class Follower:
         self._schemas = schemas
         self._history = history
         self._fits = fits
+        self._paused = paused
         self._stop = stop
         self._clock = clock
         self._flavor = flavor_of(schema.shadow.kind.version)
@@ -123,6 +127,8 @@ class Follower:
             threading.Thread(target=self._look, name="capture-semi-sync", daemon=True).start()
         try:
             while not self._stop.is_set():
+                if self._paused():
+                    self._stand_still()
                 item = self._inbox.take(_MARK_S)
                 if item is None:
                     self._flush()
@@ -206,6 +212,14 @@ class Follower:
             self._waits = waits
 
     # -- one after the other
+
+    def _stand_still(self) -> None:
+        """Publish what was taken, and then nothing until somebody says that it goes on."""
+        self._flush(always=True)
+        log.warning("capture_paused", id=self._settings.capture.id, gtid=self._journal.mark.gtid)
+        while self._paused() and not self._stop.wait(_PAUSED_S):
+            pass
+        log.info("capture_goes_on", id=self._settings.capture.id)
 
     def _take(self, item: Item) -> None:
         if isinstance(item, Group | Heartbeat):

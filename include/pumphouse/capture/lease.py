@@ -106,6 +106,7 @@ class Lease:
                 start_ts=0 if found is None else found.start_ts,
                 commit_ts=0 if found is None else found.commit_ts,
                 anew=found is not None and found.anew,
+                paused=0.0 if found is None else found.paused,
             )
 
         record = cluster.update_capture(capture_id, change)
@@ -150,6 +151,11 @@ class Lease:
                 capture_id=self._record.capture_id,
                 owner=self._record.owner,
             )
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody wants it to stand still, as of the last heartbeat."""
+        return self._record.paused > 0
 
     def require_kept(self) -> None:
         """CaptureFenced where another process is known to have it."""
@@ -213,6 +219,8 @@ class Lease:
                     hint="two processes must not run one capture: stop one of them",
                     capture_id=record.capture_id,
                 )
-            return record
+            return replace(record, paused=found.paused)
 
-        self._cluster.update_capture(record.capture_id, change)
+        written = self._cluster.update_capture(record.capture_id, change)
+        if written is not None:
+            self._record = replace(self._record, paused=written.paused)

@@ -229,6 +229,7 @@ class _Run:
             self._schemas,
             self._history,
             fits,
+            lambda: self._lease.paused,
             self._stop,
             self._clock,
         )

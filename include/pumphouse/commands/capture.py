@@ -14,10 +14,11 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
 from pumphouse.commands.status import CAPTURE_COLUMNS, capture_row
-from pumphouse.errors import CaptureFenced, UsageError
+from pumphouse.errors import CaptureFenced
 from pumphouse.model.node import NodeKind
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
+from pumphouse.registry.captures import is_live, not_registered, pause
 from pumphouse.status.look import capture_status
 
 
@@ -76,6 +77,27 @@ def check_command(context: Context, *, as_json: bool) -> None:
     click.echo("the source can be captured: pumphouse capture run", err=True)
 
 
+@capture.command("pause")
+@click.argument("capture_id", metavar="ID")
+@pass_context
+def pause_command(context: Context, *, capture_id: str) -> None:
+    """Let a capture stand still, with its process and its place, until `capture resume`; over a restart, too.
+
+    The source must keep its binlogs meanwhile. A semi-sync source goes on without it after the source's time-out.
+    """
+    pause(open_registry(context.settings), capture_id, SYSTEM_CLOCK.now())
+    click.echo(f"the capture {capture_id} stands still within some seconds: pumphouse capture status", err=True)
+
+
+@capture.command("resume")
+@click.argument("capture_id", metavar="ID")
+@pass_context
+def resume_command(context: Context, *, capture_id: str) -> None:
+    """Let a paused capture go on where it stands."""
+    pause(open_registry(context.settings), capture_id, 0.0)
+    click.echo(f"the capture {capture_id} goes on within some seconds: pumphouse capture status", err=True)
+
+
 @capture.command("forget")
 @click.argument("capture_id", metavar="ID")
 @pass_context
@@ -84,11 +106,10 @@ def forget_command(context: Context, *, capture_id: str) -> None:
 
     Whether a journal is older than what the capture has published is not known from then on: do not start it again.
     """
-    from pumphouse.registry.captures import is_live
 
     def change(found: CaptureRecord | None) -> None:
         if found is None:
-            raise UsageError(f"no capture {capture_id} is registered", hint="`pumphouse capture status` lists them")
+            raise not_registered(capture_id)
         if is_live(found, SYSTEM_CLOCK.now()):
             raise CaptureFenced(
                 f"the capture {capture_id} runs on {found.host}",

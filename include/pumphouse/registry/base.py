@@ -50,7 +50,8 @@ class CaptureRecord(Record):
     last of it, seconds since the epoch, 0 = nothing yet. ``start_ts``, ``commit_ts``: of that last one; a commit ts
     of 0: nothing was decided since the journal began, which was then. ``anew``: the history does not say yet that
     rows before that are unknown. ``semi_sync``: whether commits of the source wait for it; None: it does not ask for
-    that, or has not looked yet. ``reason``: why it FAILED, or is behind.
+    that, or has not looked yet. ``reason``: why it FAILED, or is behind. ``paused``: since when it is to stand still,
+    seconds since the epoch, 0 = it is not: whoever says so, and not the process that runs it.
     """
 
     capture_id: Annotated[str, Named("id")]
@@ -69,6 +70,7 @@ class CaptureRecord(Record):
     commit_ts: int = 0
     anew: bool = False
     semi_sync: Annotated[bool | None, LATER] = None
+    paused: Annotated[float, LATER] = 0.0
 
 
 class Cluster(Protocol):

@@ -110,6 +110,9 @@ def _captures(status: Status) -> Iterator[Finding]:
             yield _error(who, f"its last heartbeat is {each.silent_s:.0f} s old", start)
         elif each.state == "stopped":
             yield _warning(who, f"it was stopped {each.silent_s:.0f} s ago", start)
+        elif each.state == "paused":
+            what = "it is paused: what the source writes is not in the Pumps, and its binlogs are deleted one day"
+            yield _warning(who, what, f"pumphouse capture resume {each.capture_id}")
         elif each.lag_s > CAPTURE_LAG_S:
             what = f"it is {each.lag_s:.0f} s behind" + (f": {each.reason}" if each.reason else "")
             yield _warning(who, what, "pumphouse capture status; pumphouse pumps")

@@ -214,12 +214,13 @@ def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus], li
 
 def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
     """A capture as it is shown: one that says it runs, and has not said so for a while, is silent."""
-    silent = record.state is CaptureState.RUNNING and not is_live(record, now)
+    live = is_live(record, now)
+    silent = record.state is CaptureState.RUNNING and not live
     return CaptureStatus(
         capture_id=record.capture_id,
         source=record.source,
         host=record.host,
-        state="silent" if silent else record.state.value,
+        state="silent" if silent else "paused" if live and record.paused else record.state.value,
         silent_s=max(0.0, now - record.heartbeat),
         gtid=record.gtid,
         lag_s=record.lag_s,
