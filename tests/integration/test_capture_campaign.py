@@ -197,6 +197,7 @@ def play(
             campaign = Campaign(stack, alike=into == chosen(), heir=heir, turns=turns)
             for seed in range(first, first + count):
                 if seed % 5 == 0:
+                    stack.catch_up()  # the capture of a shadow that was killed may have ended just now
                     campaign.dump()  # restores go on from there
                 try:
                     began = time.monotonic()
