@@ -351,7 +351,10 @@ class ArchiveSettings(Section):
     copy_s3_object_lock: bool = Field(False, description="as `s3_object_lock`, of the copy")
     copy_s3_base_class: BaseClass = Field("", description="as `s3_base_class`, of the copy")
     task_budget_bytes: int = Field(
-        256 * MIB, ge=1, description="payload bytes that one task pulls from one Pump for one window"
+        256 * MIB,
+        ge=1,
+        description="payload bytes that one task pulls from one Pump for one window; the commit needs room for those "
+        "of all Pumps in `TMPDIR`",
     )
     part_bytes: int = Field(64 * MIB, ge=1 << 10, description="a larger payload is cut into parts at row boundaries")
     pull_timeout_s: float = Field(900.0, gt=0, description="a task fails if its window is held longer than this")

@@ -15,13 +15,13 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
 from pumphouse.archive.declare import accepted_commits, record_settled
-from pumphouse.archive.duplicates import Transactions, find_duplicates
+from pumphouse.archive.duplicates import Mask, find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
 from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
 from pumphouse.archive.puller import open_puller
-from pumphouse.archive.segment import SegmentWriter, read_segment
+from pumphouse.archive.segment import Reader, SegmentWriter, read_nearby, read_segment
 from pumphouse.archive.settle import settle_pending
 from pumphouse.archive.skipping import binlog_skipped
 from pumphouse.archive.window import Action, PublishedWindow, PullReport, WindowPlan
@@ -77,17 +77,17 @@ def commit_window(
     attempt = layout.attempt_id()
     pulled = segments = _trimmed(archive, plan, found, end, attempt, settings.archive.part_bytes)
     records = _records(archive, found, plan.start, end)
-    with _told_if_overtaken(archive, plan):
+    with _told_if_overtaken(archive, plan), read_nearby(archive.store) as read:
         accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
         pending = {(int(each.start_ts), int(each.commit_ts)) for report in found for each in report.pending}
-        twice = find_duplicates(archive.store, segments, records, pending)
+        twice = find_duplicates(read, segments, records, pending)
         holders += twice.holders
         if holders:
             raise WindowHeld(
                 f"the window after {show(plan.start)} is held: {named(holders)}",
                 holders=holders,
             )
-        segments = _without(archive, plan, segments, twice.many, settings.archive.part_bytes)
+        segments = _without(archive, plan, read, segments, twice.left_out, settings.archive.part_bytes)
         binlogs = ddl_binlogs(archive.store, segments, twice.found, end)
     jobs, without = with_jobs(
         binlogs,
@@ -122,7 +122,7 @@ def commit_window(
     if manifest.binlog_skipped:
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(archive, cluster, consumer.of_snapshot(settings.airflow, manifest.end))
-    if twice.many:
+    if twice.left_out:
         _delete(archive, {each.key for each in pulled} - {each.key for each in segments})
     # What is below the window is shown by its Pump as late or orphan, whatever else it was accepted as.
     shown = [each for each in accepted if each.kind in AcceptedCommit.KEPT_OUT or each.commit_ts <= manifest.start]
@@ -202,25 +202,28 @@ def _require_end(archive: Archive, plan: WindowPlan) -> None:
 def _without(
     archive: Archive,
     plan: WindowPlan,
+    read: Reader,
     segments: Sequence[SegmentEntry],
-    many: Mapping[str, Transactions],
+    left_out: Mapping[str, Mask],
     part_bytes: int,
 ) -> list[SegmentEntry]:
-    """The segments without what another Pump's have."""
+    """The segments without these rows: those that keep some are written again, and those that keep none are gone."""
     kept: list[SegmentEntry] = []
-    attempt = layout.attempt_id()
-    for node_id, some in groupby(segments, lambda each: each.node_id):
-        out = many.get(node_id)
-        if out is None:
-            kept.extend(some)
-            continue
-        batches = (
-            batch.filter(pa.array(~out.has(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts")))))
-            for entry in some
-            for batch in read_segment(archive.store, entry, after=plan.start, upto=entry.max_commit_ts)
-        )
-        kept.extend(_written(archive, plan, node_id, attempt, part_bytes, batches))
+    some = [each for each in segments if each.key not in left_out or not left_out[each.key].all()]
+    for (node_id, anew), run in groupby(some, lambda each: (each.node_id, each.key in left_out)):
+        if anew:
+            batches = (batch for each in run for batch in _rows_without(read, each, left_out[each.key]))
+            kept.extend(_written(archive, plan, node_id, layout.attempt_id(), part_bytes, batches))
+        else:
+            kept.extend(run)
     return kept
+
+
+def _rows_without(read: Reader, entry: SegmentEntry, left_out: Mask) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for batch in read(entry, after=Tso(0), upto=entry.max_commit_ts):
+        yield batch.filter(pa.array(~left_out[at : at + batch.num_rows]))
+        at += batch.num_rows
 
 
 def _written(

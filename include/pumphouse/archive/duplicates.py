@@ -7,8 +7,9 @@ with another content holds the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pumphouse.archive.content import content_digest
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, Duplicate, SegmentEntry
-from pumphouse.archive.segment import read_columns, read_segment
+from pumphouse.archive.segment import Reader, read_segment
 from pumphouse.codec.columnar import binary_buffers, valid_of
 from pumphouse.codec.hashing import hash_bytes
 from pumphouse.codec.jit import UInts
@@ -25,39 +26,12 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
-_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 # A manifest lists so many; where there are more, segments are written again without them.
 _LISTED = 1000
-_COMPARED = ("commit_ts", "start_ts", "part", "payload")
-
-
-@dataclass(frozen=True, slots=True)
-class Transactions:
-    """Timestamps of transactions, in order (commit_ts, start_ts)."""
-
-    commit_ts: _Ints
-    start_ts: _Ints
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> Transactions:
-        """Of (start ts, commit ts)."""
-        each = np.array(sorted((commit, start) for start, commit in pairs), np.int64).reshape(-1, 2)
-        return cls(each[:, 0], each[:, 1])
-
-    def has(self, commit_ts: _Ints, start_ts: _Ints) -> _Mask:
-        """Of each of others, whether it is one of these."""
-        return self.places(commit_ts, start_ts) >= 0
-
-    def places(self, commit_ts: _Ints, start_ts: _Ints) -> _Ints:
-        """Of each of others, which one it is of these; -1 = none."""
-        first = np.searchsorted(self.commit_ts, commit_ts, "left")
-        behind = np.searchsorted(self.commit_ts, commit_ts, "right")
-        places = np.full(len(commit_ts), -1, np.int64)
-        for step in range(int((behind - first).max(initial=0))):  # few share a commit ts
-            at = np.minimum(first + step, len(self.start_ts) - 1)
-            places = np.where((first + step < behind) & (self.start_ts[at] == start_ts), at, places)
-        return places
+_KEY = ("commit_ts", "start_ts")
+_COMPARED = ("part", "payload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +40,22 @@ class Duplicates:
 
     Attributes:
         found: how each is read.
-        many: by Pump, what its segments are written again without, as it is too much for ``found``.
+        left_out: by key of a segment, which of its rows the window goes without, where ``found`` would be too long.
         settled: those whose contents differ, and that were settled by name.
         holders: those whose contents differ, and that hold the window.
     """
 
     found: tuple[Duplicate, ...] = ()
-    many: Mapping[str, Transactions] = field(default_factory=dict)
+    left_out: Mapping[str, Mask] = field(default_factory=dict)
     settled: tuple[AcceptedCommit, ...] = ()
     holders: tuple[dict[str, Any], ...] = ()
 
 
 def find_duplicates(
-    store: ObjectStore,
+    read: Reader,
     segments: Sequence[SegmentEntry],
     accepted: Sequence[AcceptedCommit] = (),
-    pending: Iterable[tuple[int, int]] = (),
+    pending: Collection[tuple[int, int]] = (),
 ) -> Duplicates:
     """Transactions that lie in segments of more than one Pump.
 
@@ -91,31 +65,41 @@ def find_duplicates(
     ``pending``: (start ts, commit ts) of what Pumps show beside their streams. These stay in the segments of each: that
     a Pump's own are there settles what it goes on to show.
     """
-    nodes = sorted({each.node_id for each in segments})
-    if len(nodes) < 2:
+    segments = [each for each in segments if _overlaps(each, segments)]
+    if not segments:
         return Duplicates()
-    commit_ts, start_ts, owner = _keys(store, segments, nodes)
+    nodes = sorted({each.node_id for each in segments})
+    keys = [_keys(read, each) for each in segments]
+    cuts = np.cumsum([each.shape[1] for each in keys])[:-1]
+    commit_ts, start_ts = np.concatenate(keys, axis=1)
+    owner = np.repeat([nodes.index(each.node_id) for each in segments], [each.shape[1] for each in keys])
     order = np.lexsort((owner, start_ts, commit_ts))
     commit_ts, start_ts, owner = commit_ts[order], start_ts[order], owner[order]
-    same = (commit_ts[1:] == commit_ts[:-1]) & (start_ts[1:] == start_ts[:-1])
-    if not same.any():
-        return Duplicates()
-    many: dict[str, Transactions] = {}
-    if np.count_nonzero(same) > _LISTED:
-        of = np.concatenate([[False], same]) | np.concatenate([same, [False]])
-        equal = _equal(store, segments, nodes, (commit_ts[of], start_ts[of], owner[of]))
-        equal &= ~Transactions.of(pending).has(commit_ts[of], start_ts[of])
-        many = {
-            node: Transactions(commit_ts[of][mine], start_ts[of][mine])
-            for at, node in enumerate(nodes)
-            if (mine := equal & (owner[of] == at)).any()
-        }
-        same[np.flatnonzero(of)[equal] - 1] = False
+    # A copy is what one Pump has of a transaction: a row, or its parts.
+    new = (np.diff(commit_ts, prepend=-1) != 0) | (np.diff(start_ts, prepend=-1) != 0)
+    begins = np.flatnonzero(new | (np.diff(owner, prepend=-1) != 0))
+    first = new[begins]
+    transaction = np.cumsum(first) - 1
+    listed = (np.bincount(transaction) > 1)[transaction]
+    left_out: dict[str, Mask] = {}
+    if np.count_nonzero(~first) > _LISTED:
+
+        def by_segment(copies: Mask) -> list[Mask]:
+            rows = np.empty(len(order), bool)
+            rows[order] = np.repeat(copies, np.diff(begins, append=len(order)))
+            return np.split(rows, cuts)
+
+        hashes = np.concatenate(list(map(partial(_hashes, read), segments, keys, by_segment(listed))))
+        digests, heads = np.add.reduceat(hashes[order], begins), np.flatnonzero(first)
+        equal = np.logical_and.reduceat(digests == digests[heads][transaction], heads)[transaction]
+        equal &= ~_among(pending, commit_ts[begins], start_ts[begins])
+        rows = by_segment(equal & ~first)
+        left_out = {each.key: mine for each, mine in zip(segments, rows, strict=True) if mine.any()}
+        listed &= ~equal
     pairs: dict[tuple[int, int], list[str]] = {}
-    for at in np.flatnonzero(same):
-        key = (int(start_ts[at]), int(commit_ts[at]))
-        pairs.setdefault(key, [nodes[owner[at]]]).append(nodes[owner[at + 1]])
-    contents = _contents(store, segments, set(pairs))
+    for at in begins[listed]:
+        pairs.setdefault((int(start_ts[at]), int(commit_ts[at])), []).append(nodes[owner[at]])
+    contents = _contents(read, segments, set(pairs))
     by_name = {(each.node_id, int(each.start_ts), int(each.commit_ts)): each for each in accepted}
     found, settled, holders = list[Duplicate](), list[AcceptedCommit](), list[dict[str, Any]]()
     for (start, commit), everyone in sorted(pairs.items(), key=lambda each: (each[0][1], each[0][0])):
@@ -132,7 +116,7 @@ def find_duplicates(
         if len(owners) > 1:
             drop = tuple(node for node in owners if node != keep)
             found.append(Duplicate(start_ts=Tso(start), commit_ts=Tso(commit), keep=keep, drop=drop))
-    return Duplicates(tuple(found), many, tuple(settled), tuple(holders))
+    return Duplicates(tuple(found), left_out, tuple(settled), tuple(holders))
 
 
 def _differs(owners: Sequence[str], start: int, commit: int) -> dict[str, Any]:
@@ -152,25 +136,16 @@ def digest_of(
     """Content of one transaction by Pump, {} where no segment has it."""
     found: dict[str, tuple[str, ...]] = {}
     near = [each for each in segments if each.min_commit_ts <= commit_ts <= each.max_commit_ts]
-    for (node, _, _), digests in _contents(store, near, {(int(start_ts), int(commit_ts))}).items():
+    contents = _contents(partial(read_segment, store), near, {(int(start_ts), int(commit_ts))})
+    for (node, _, _), digests in contents.items():
         found[node] = tuple(digests)
     return found
 
 
-def _keys(store: ObjectStore, segments: Sequence[SegmentEntry], nodes: Sequence[str]) -> tuple[_Ints, _Ints, _Ints]:
-    commits, starts, owners = [], [], []
-    for entry in segments:
-        if not _overlaps(entry, segments):
-            continue
-        table = read_columns(store, entry, ["commit_ts", "start_ts", "part"])
-        first = table.column("part").to_numpy() == 0
-        commits.append(table.column("commit_ts").to_numpy()[first])
-        starts.append(table.column("start_ts").to_numpy()[first])
-        owners.append(np.full(int(first.sum()), nodes.index(entry.node_id), np.int64))
-    if not commits:
-        empty = np.zeros(0, np.int64)
-        return empty, empty, empty
-    return np.concatenate(commits), np.concatenate(starts), np.concatenate(owners)
+def _keys(read: Reader, entry: SegmentEntry) -> _Ints:
+    """Commit and start ts of each row."""
+    batches = read(entry, after=Tso(0), upto=entry.max_commit_ts, columns=_KEY)
+    return np.concatenate([np.stack([each.column(name).to_numpy() for name in _KEY]) for each in batches], axis=1)
 
 
 def _overlaps(entry: SegmentEntry, segments: Sequence[SegmentEntry]) -> bool:
@@ -182,54 +157,34 @@ def _overlaps(entry: SegmentEntry, segments: Sequence[SegmentEntry]) -> bool:
     )
 
 
-def _equal(
-    store: ObjectStore,
-    segments: Sequence[SegmentEntry],
-    nodes: Sequence[str],
-    twice: tuple[_Ints, _Ints, _Ints],
-) -> _Mask:
-    """Of transactions that several Pumps have, (commit_ts, start_ts, owner) in order: which are to be left out.
+def _hashes(read: Reader, entry: SegmentEntry, keys: _Ints, wanted: Mask) -> UInts:
+    """Of each row's payload and its number among the parts, 64 bits; of what is wanted, and of some beside it.
 
-    These are all but the first of each whose payloads are equal on all its Pumps, by a hash of 64 bits. The hash guards
-    against faults, not against who writes to Pumps on purpose: what is compared has the same timestamps.
+    They guard against faults, not against who writes to Pumps on purpose: what is compared has the same timestamps.
     """
-    commit_ts, start_ts, _ = twice
-    first = (np.diff(commit_ts, prepend=-1) != 0) | (np.diff(start_ts, prepend=-1) != 0)
-    begins, of = np.flatnonzero(first), np.cumsum(first) - 1
-    digests = _digests(store, segments, nodes, twice)
-    equal = np.logical_and.reduceat(digests == digests[begins][of], begins)[of]
-    left_out: _Mask = equal & ~first
-    return left_out
-
-
-def _digests(
-    store: ObjectStore, segments: Sequence[SegmentEntry], nodes: Sequence[str], twice: tuple[_Ints, _Ints, _Ints]
-) -> UInts:
-    """Hash of each one's payload, whatever the order of its parts."""
-    commit_ts, start_ts, owner = twice
-    digests = np.zeros(len(owner), np.uint64)
-    for at, node in enumerate(nodes):
-        mine = np.flatnonzero(owner == at)
-        wanted = Transactions(commit_ts[mine], start_ts[mine])
-        for entry in segments:
-            if entry.node_id != node:
-                continue
-            for batch in read_segment(store, entry, after=Tso(0), upto=entry.max_commit_ts, columns=_COMPARED):
-                place = wanted.places(batch.column("commit_ts").to_numpy(), batch.column("start_ts").to_numpy())
-                np.add.at(digests, mine[place[place >= 0]], _hashed(batch)[place >= 0])
-    return digests
-
-
-def _hashed(batch: pa.RecordBatch) -> UInts:
-    """Of each row, with the number of its part."""
-    payload = batch.column("payload")
-    hashes: UInts = batch.column("part").to_numpy().astype(np.uint64)
-    hash_bytes(*binary_buffers(payload), valid_of(payload), hashes)
+    hashes = np.zeros(len(wanted), np.uint64)
+    near = keys[0, wanted]
+    if not near.size:
+        return hashes
+    at = int(np.searchsorted(keys[0], near[0]))
+    for batch in read(entry, after=Tso(int(near[0]) - 1), upto=Tso(int(near[-1])), columns=_COMPARED):
+        payload, mine = batch.column("payload"), hashes[at : at + batch.num_rows]
+        mine[:] = batch.column("part").to_numpy()
+        hash_bytes(*binary_buffers(payload), valid_of(payload), mine)
+        at += batch.num_rows
     return hashes
 
 
+def _among(pairs: Collection[tuple[int, int]], commit_ts: _Ints, start_ts: _Ints) -> Mask:
+    """Of each transaction, whether it is one of the (start ts, commit ts)."""
+    found: Mask = np.isin(commit_ts, [commit for _, commit in pairs])
+    for at in np.flatnonzero(found):
+        found[at] = (int(start_ts[at]), int(commit_ts[at])) in pairs
+    return found
+
+
 def _contents(
-    store: ObjectStore, segments: Iterable[SegmentEntry], pairs: set[tuple[int, int]]
+    read: Reader, segments: Iterable[SegmentEntry], pairs: set[tuple[int, int]]
 ) -> dict[tuple[str, int, int], list[str]]:
     """(node, start, commit) -> digests of its parts, in order."""
     commits = np.array(sorted({commit for _, commit in pairs}), np.int64)
@@ -239,7 +194,7 @@ def _contents(
         if not near.size:
             continue
         columns = ["commit_ts", "start_ts", "payload"]
-        for batch in read_segment(store, entry, after=Tso(int(near[0]) - 1), upto=Tso(int(near[-1])), columns=columns):
+        for batch in read(entry, after=Tso(int(near[0]) - 1), upto=Tso(int(near[-1])), columns=columns):
             _collect(entry.node_id, batch, near, pairs, found)
     return found
 

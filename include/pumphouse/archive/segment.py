@@ -10,6 +10,7 @@ import hashlib
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -251,31 +252,58 @@ def read_segment(
     """
     if entry.min_commit_ts > upto or entry.max_commit_ts <= after:
         return
+    with verified(store, entry) as source:
+        yield from _rows(source, entry, after=after, upto=upto, columns=columns, drop=drop)
+
+
+def _rows(
+    source: Any,
+    entry: SegmentEntry,
+    *,
+    after: Tso,
+    upto: Tso,
+    columns: Sequence[str] = COLUMNS,
+    drop: Sequence[Duplicate] = (),
+) -> Iterator[pa.RecordBatch]:
     wanted = list(columns)
     needed = wanted + [name for name in ("commit_ts", "start_ts") if name not in wanted]
-    with verified(store, entry) as source:
-        try:
-            file = pq.ParquetFile(source, memory_map=False)
-            if file.metadata.num_rows != entry.rows or file.schema_arrow.names != list(COLUMNS):
-                raise BadSegment(
-                    f"{entry.key} has {file.metadata.num_rows} rows of {file.schema_arrow.names}, the manifest says "
-                    f"{entry.rows}",
-                    path=entry.key, offset=0, reason="shape",
-                )  # fmt: skip
-            for number in range(file.metadata.num_row_groups):
-                if _outside(file.metadata.row_group(number), after, upto):
-                    continue
-                group = file.read_row_group(number, columns=needed, use_threads=False)  # ddl.py says why
-                keep = _keep(group, after, upto, drop)
-                if keep is not None:
-                    group = group.filter(pa.array(keep))
-                for batch in group.select(wanted).combine_chunks().to_batches():
-                    if batch.num_rows:
-                        yield batch
-        except (pa.ArrowException, OSError) as error:
+    try:
+        file = pq.ParquetFile(source, memory_map=False)
+        if file.metadata.num_rows != entry.rows or file.schema_arrow.names != list(COLUMNS):
             raise BadSegment(
-                f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"
-            ) from error
+                f"{entry.key} has {file.metadata.num_rows} rows of {file.schema_arrow.names}, the manifest says "
+                f"{entry.rows}",
+                path=entry.key, offset=0, reason="shape",
+            )  # fmt: skip
+        for number in range(file.metadata.num_row_groups):
+            if _outside(file.metadata.row_group(number), after, upto):
+                continue
+            group = file.read_row_group(number, columns=needed, use_threads=False)  # ddl.py says why
+            keep = _keep(group, after, upto, drop)
+            if keep is not None:
+                group = group.filter(pa.array(keep))
+            for batch in group.select(wanted).combine_chunks().to_batches():
+                if batch.num_rows:
+                    yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
+
+
+Reader = Callable[..., Iterator[pa.RecordBatch]]  # as read_segment of a store
+
+
+@contextmanager
+def read_nearby(store: ObjectStore) -> Iterator[Reader]:
+    """``read_segment``, which fetches a segment at its first use alone: its file stays on this disk until the end."""
+    with ExitStack() as opened:
+        sources: dict[str, Any] = {}
+
+        def read(entry: SegmentEntry, **which: Any) -> Iterator[pa.RecordBatch]:
+            if entry.key not in sources:
+                sources[entry.key] = opened.enter_context(verified(store, entry, in_memory=0))
+            return _rows(sources[entry.key], entry, **which)
+
+        yield read
 
 
 def peek_segment(
