@@ -15,11 +15,11 @@ _CHARS = {
     MysqlType.VAR_STRING: ("varchar", "varbinary"), MysqlType.VARCHAR: ("varchar", "varbinary"),
     MysqlType.STRING: ("char", "binary"),
 }  # fmt: skip
-_BLOBS = {
+BLOBS = {
     MysqlType.TINY_BLOB: ("tinytext", "tinyblob"), MysqlType.BLOB: ("text", "blob"),
     MysqlType.MEDIUM_BLOB: ("mediumtext", "mediumblob"), MysqlType.LONG_BLOB: ("longtext", "longblob"),
 }  # fmt: skip
-_STRINGS = _CHARS | _BLOBS
+_STRINGS = _CHARS | BLOBS
 _OTHERS = {
     MysqlType.TINY: "tinyint", MysqlType.SHORT: "smallint", MysqlType.INT24: "mediumint", MysqlType.LONG: "int",
     MysqlType.LONGLONG: "bigint", MysqlType.FLOAT: "float", MysqlType.DOUBLE: "double",
@@ -149,7 +149,7 @@ def _default(column: ColumnInfo, dialect: Dialect, value: Any, bit: str | None) 
         return f"DEFAULT {_now(column)}"
     if tp == MysqlType.BIT:
         return f"DEFAULT b'{int.from_bytes(text.encode('latin-1'), 'big'):b}'"
-    if tp not in _BLOBS and tp != MysqlType.JSON:
+    if tp not in BLOBS and tp != MysqlType.JSON:
         return f"DEFAULT {literal(text)}"
     # A TiDB takes none, and gives such a column of an old row the same value as the source did.
     return {Dialect.TIDB: "", Dialect.MYSQL: f"DEFAULT ({literal(text)})"}.get(dialect, f"DEFAULT {literal(text)}")
@@ -177,7 +177,7 @@ def _text(name: str, field: FieldType, dialect: Dialect) -> str:
     binary = field.charset == "binary" and field.tp in STRINGS
     if field.tp in _CHARS:
         name = f"{name}({max(field.flen, 0)})"
-    elif field.tp not in _BLOBS:
+    elif field.tp not in BLOBS:
         name = f"{name}({','.join(map(literal, field.elems))})"
     source = field.charset
     if source == "ascii" and dialect is not Dialect.TIDB and not all(each.isascii() for each in field.elems):

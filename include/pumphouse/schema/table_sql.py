@@ -11,7 +11,7 @@ from typing import Any
 
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, MysqlType, TableInfo, cistr
-from pumphouse.schema.column_sql import column_sql
+from pumphouse.schema.column_sql import BLOBS, column_sql
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.generated import notes_of, on_target
 from pumphouse.schema.ident import columns as column_list
@@ -132,12 +132,10 @@ def primary_sql(key: tuple[IndexColumn, ...]) -> str:
 def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[IndexInfo]:
     """Public secondary indexes over columns that the target has; on a TiDB those over expressions too.
 
-    A MariaDB alone has indexes over JSON, which is text there.
+    Those that a MariaDB alone can have are on no other target.
     """
-    documents = _documents(info) if dialect in (Dialect.MYSQL, Dialect.TIDB) else frozenset()
-    found = [
-        index for index in info.indexes if index.public and not index.primary and documents.isdisjoint(_names(index))
-    ]
+    lacking = frozenset[int]() if dialect in (None, Dialect.MARIADB) else _of_mariadb(info)
+    found = [i for i in info.indexes if i.public and not i.primary and i.id not in lacking]
     if dialect is Dialect.TIDB:
         hidden = {c.name.lower(): c.generated_expr for c in info.columns if c.hidden}
         return [replace(index, columns=_with_expressions(index.columns, hidden)) for index in found]
@@ -149,9 +147,15 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
     ]
 
 
-def _documents(info: TableInfo) -> frozenset[str]:
-    """Columns of JSON."""
-    return frozenset(column.name.lower() for column in info.public_columns if column.type.tp == MysqlType.JSON)
+def _of_mariadb(info: TableInfo) -> frozenset[int]:
+    """Ids of the indexes over JSON, which is text there, and of those over a TEXT or BLOB without a length."""
+    types = {column.name.lower(): column.type.tp for column in info.public_columns}
+
+    def only_there(part: IndexColumn) -> bool:
+        tp = types.get(part.name.lower())
+        return tp == MysqlType.JSON or (tp in BLOBS and part.length < 0)
+
+    return frozenset(index.id for index in info.indexes if any(map(only_there, index.columns)))
 
 
 def _names(index: IndexInfo) -> list[str]:
@@ -186,10 +190,10 @@ def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) ->
 def left_out(info: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
     """What the target's table lacks, or has otherwise, in words."""
     kept = {index.id for index in plain_indexes(on_target(info, dialect, bare=bare), dialect)}
-    documents = _documents(info)
-    over = {True: "JSON", False: "an expression"}
+    own = _of_mariadb(info)
+    why = {True: "can be on a MariaDB alone", False: "is over an expression"}
     notes = notes_of(info, dialect, bare=bare) + [
-        f"index {index.name} is over {over[not documents.isdisjoint(_names(index))]} and is left out"
+        f"index {index.name} {why[index.id in own]} and is left out"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
     ]
