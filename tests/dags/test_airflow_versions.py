@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,20 @@ from tests.support.wheels import FROZEN, build_wheel, uv
 
 # The last one of each minor version.
 LATEST = [*{path.stem.rpartition(".")[0]: path for path in FROZEN}.values()]
+
+
+# CPU seconds of each file, and how many DAGs it has; what the factory imports is in the process that parses.
+_PARSED = """
+import sys, time
+try:
+    from airflow.dag_processing.dagbag import DagBag
+except ImportError:
+    from airflow.models.dagbag import DagBag
+import binlog_airflow.factory
+for path in sys.argv[1:]:
+    began = time.process_time()
+    print(len(DagBag(path, include_examples=False).dags), time.process_time() - began)
+"""
 
 
 def of_server(kind: str, server: TargetSettings) -> dict[str, Any]:
@@ -52,6 +68,18 @@ def test_two_clusters_are_archived_loaded_and_restored(held: Path, tmp_path: Pat
                 "eu_pumphouse_restore": of_server("pumphouse_downstream", restored),
             },
         )  # fmt: skip
+        files = [str(world.work / "dags" / name) for name in ("eu.py", "us.py")]
+        told = subprocess.run(
+            [python, "-c", _PARSED, *files],
+            env=os.environ | world.airflow.variables(),
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        for line in told.stdout.splitlines()[-len(files) :]:
+            dags, seconds = line.split()
+            assert int(dags) > 0
+            assert float(seconds) < 0.3, "seconds of CPU to parse a file with the DAGs of an installation"
         world.loaded("restore")
         assert (world.eu.rows(), world.us.rows()) == ({1: "Europe"}, {1: "America"})
         dag_id = "eu_binlog_restore"
