@@ -177,7 +177,8 @@ def _trimmed(
             continue
         batches = (batch for entry in above for batch in read_segment(archive.store, entry, after=plan.start, upto=end))
         kept.extend(_written(archive, plan, report.node_id, attempt, part_bytes, batches))
-    return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
+    # As they were written, where a large transaction fills several.
+    return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts))
 
 
 @contextmanager

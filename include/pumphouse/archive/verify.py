@@ -55,6 +55,8 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
 
 _READERS = 4
+_KEYS = ("commit_ts", "start_ts", "part", "parts")
+_Keys = np.ndarray[Any, np.dtype[np.int64]]
 
 Tick = Callable[[str, int, int], None]
 
@@ -451,7 +453,9 @@ def _work(
         yield _check_columns, (archive, segment, report, deep)
     for manifest in manifests:
         for segment in manifest.segments:
-            yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
+            ends = (segment.min_commit_ts, segment.max_commit_ts)
+            cut = [_is_shared(manifest.segments, segment, ts) for ts in ends]
+            yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report, *cut)
         if deep:
             yield _check_window, (archive, manifest)
     yield _check_schema, (archive, genesis, kept, manifests, schema, deep)
@@ -560,7 +564,7 @@ def _segment_check(deep: bool) -> Callable[..., list[Problem]]:
 
 
 def _check_size(
-    archive: Archive, segment: SegmentEntry, _start: Tso, _end: Tso, _report: VerifyReport
+    archive: Archive, segment: SegmentEntry, _start: Tso, _end: Tso, _report: VerifyReport, *_cut: bool
 ) -> list[Problem]:
     try:
         size = archive.store.size(segment.key)
@@ -572,16 +576,28 @@ def _check_size(
 
 
 def _check_segment(
-    archive: Archive, segment: SegmentEntry, start: Tso, end: Tso, report: VerifyReport
+    archive: Archive,
+    segment: SegmentEntry,
+    start: Tso,
+    end: Tso,
+    report: VerifyReport,
+    begins_cut: bool = False,
+    ends_cut: bool = False,
 ) -> list[Problem]:
-    """Digest, order, bounds, parts and figures of one segment."""
-    seen = _Figures()
+    """Digest, order, bounds, parts and figures of one segment.
+
+    ``begins_cut``, ``ends_cut``: parts of its first, or last, transaction may lie in the segment beside it, to which
+    `_cuts_of` holds them.
+    """
+    seen = _Figures(begins_cut)
     try:
         for batch in read_segment(archive.store, segment, after=Tso(0), upto=Tso((1 << 63) - 1)):
             seen.add(batch)
     except BinlogError as error:
         return [Problem(key=segment.key, what=str(error))]
     problems = list(seen.problems)
+    if seen.ends_amid and not ends_cut:
+        problems.append("parts of its last transaction are missing")
     if not start < segment.min_commit_ts <= segment.max_commit_ts <= end:
         problems.append("reaches outside of its window")
     if seen.unreadable:
@@ -602,10 +618,16 @@ def _check_segment(
     return [Problem(key=segment.key, what=what) for what in problems]
 
 
+def _keys(batch: pa.RecordBatch) -> _Keys:
+    """`_KEYS` of each row."""
+    return np.stack([batch.column(name).to_numpy().astype(np.int64) for name in _KEYS], axis=1)
+
+
 class _Figures:
     """Counts a segment again, from its rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins_cut: bool = False) -> None:
+        self._begins_cut = begins_cut
         self.rows = self.changes = self.ddls = self.payload_bytes = 0
         self.first: int | None = None
         self.tables: dict[int, TableStat] = {}
@@ -613,10 +635,8 @@ class _Figures:
         self.unreadable: list[tuple[int, ...]] = []  # (start ts, commit ts)
         self._last = (-1, -1, 0, 1)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows."""
-        names = ("commit_ts", "start_ts", "part", "parts")
-        keys = np.stack([batch.column(name).to_numpy().astype(np.int64) for name in names], axis=1)
+    def follow(self, keys: _Keys) -> None:
+        """Hold the keys of the next rows to those before."""
         keys = np.concatenate([np.array([self._last], np.int64), keys])
         same = (keys[1:, :2] == keys[:-1, :2]).all(axis=1)
         later = (keys[1:, 0] > keys[:-1, 0]) | ((keys[1:, 0] == keys[:-1, 0]) & (keys[1:, 1] > keys[:-1, 1]))
@@ -629,19 +649,31 @@ class _Figures:
             at = wrong[0] + 1
             self.problems.append(f"rows are out of order or parts are missing at {keys[at].tolist()}")
         self._last = tuple(keys[-1].tolist())
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows."""
+        keys = _keys(batch)
         if self.first is None:
-            self.first = int(keys[1, 0])
+            self.first = int(keys[0, 0])
+            if self._begins_cut:
+                self._last = (*keys[0, :2].tolist(), int(keys[0, 2]) - 1, int(keys[0, 3]))
+        self.follow(keys)
         self.rows += batch.num_rows
         self.ddls += int(np.count_nonzero(batch.column("ddl_job_id").to_numpy() > 0))
         payload = batch.column("payload")
         self.payload_bytes += int(lengths(payload).sum())
         changes, tables, unreadable = table_stats(payload)
         for row in unreadable:
-            self.unreadable.append(tuple(keys[row + 1, 1::-1].tolist()))
+            self.unreadable.append(tuple(keys[row, 1::-1].tolist()))
         self.changes += changes
         for table_id, stat in tables.items():
             have = self.tables.get(table_id, TableStat(rows=0, bytes=0))
             self.tables[table_id] = TableStat(rows=have.rows + stat.rows, bytes=have.bytes + stat.bytes)
+
+    @property
+    def ends_amid(self) -> bool:
+        """Whether more parts of the last transaction have to come."""
+        return self._last[2] != self._last[3] - 1
 
     def figures(self) -> tuple[Any, ...]:
         """As the manifest has them."""
@@ -649,9 +681,9 @@ class _Figures:
 
 
 def _check_window(archive: Archive, manifest: Manifest) -> list[Problem]:
-    """Duplicates and DDL jobs of one window."""
+    """Duplicates, transactions in two segments, and DDL jobs of one window."""
     problems: list[Problem] = []
-    for check in (_duplicates_of, _jobs_of):
+    for check in (_duplicates_of, _cuts_of, _jobs_of):
         try:
             problems.extend(Problem(key=manifest.key, what=what) for what in check(archive, manifest))
         except BinlogError as error:
@@ -672,6 +704,32 @@ def _duplicates_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
                 f"duplicate {each.start_ts} {each.commit_ts} lies on {sorted(found)}, "
                 f"the manifest says {each.keep} and {list(each.drop)}, with equal contents"
             )
+
+
+def _is_shared(segments: Sequence[SegmentEntry], one: SegmentEntry, ts: Tso) -> bool:
+    """Whether another segment of its Pump may have parts of what was committed then."""
+    return any(
+        each is not one and each.node_id == one.node_id and each.min_commit_ts <= ts <= each.max_commit_ts
+        for each in segments
+    )
+
+
+def _cuts_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
+    """Parts that are missing of transactions that lie in several segments of one Pump."""
+    segments = manifest.segments
+    ends = ((each, ts) for each in segments for ts in (each.min_commit_ts, each.max_commit_ts))
+    for node_id, ts in sorted({(each.node_id, ts) for each, ts in ends if _is_shared(segments, each, ts)}):
+        keys = np.concatenate([
+            _keys(batch)
+            for each in segments
+            if each.node_id == node_id
+            for batch in read_segment(archive.store, each, after=Tso(ts - 1), upto=ts, columns=_KEYS)
+        ])  # fmt: skip
+        seen = _Figures()
+        seen.follow(keys[np.lexsort((keys[:, 2], keys[:, 1]))])
+        yield from (f"{node_id}: {each}" for each in seen.problems)
+        if seen.ends_amid:
+            yield f"{node_id}: parts of the transaction at {ts} are missing"
 
 
 def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pumphouse.archive import consumer
+from pumphouse.archive import consumer, segment
 from pumphouse.archive.verify import verify
 from pumphouse.errors import BadManifest, BadSegment, ConfigError, UnsafeStore
 from pumphouse.model.node import NodeKind
@@ -166,3 +166,35 @@ def test_a_lost_newest_window_is_found_by_head_and_checkpoint_and_not_written_ag
     full.store.delete(objects(full, "/HEAD")[0])
     with pytest.raises(BadManifest, match="newest windows are missing"):
         full.snapshot()
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("lost", [None, 0, 1, 2, "last"])
+def test_parts_of_a_transaction_lie_in_several_segments_and_none_is_missing(world, monkeypatch, lost):
+    """``lost``: a part that a writer with a bug leaves out; the manifest is as that writer says."""
+    for name in ("ROW_GROUP_BYTES", "SEGMENT_BYTES"):
+        monkeypatch.setattr(segment, name, 2000)
+    cut = segment._parts_of
+
+    def parts(row, part_bytes):
+        found = [*cut(row, part_bytes)]
+        assert len(found) > 3
+        gone = len(found) - 1 if lost == "last" else lost
+        return (each for number, each in enumerate(found) if number != gone)
+
+    monkeypatch.setattr(segment, "_parts_of", parts)
+    pump = world.pump("pump-1")
+    world.init()
+    pump.transaction()
+    pump.transaction(rows=250, size=200)
+    if lost != "last":
+        pump.transaction()
+    world.snapshot(part_bytes=2000)
+    (window,) = world.archive.windows()
+    assert len(window.segments) > 10
+    batches = [each for one in window.segments for each in world.archive.segment_batches(window, one)]
+    read = [(row["commit_ts"], row["part"]) for batch in batches for row in batch.to_pylist()]
+    assert read == sorted(read), "as they were written"
+    found = [what for _, what in problems(world)]
+    assert (found == []) is (lost is None)
+    assert all("parts" in what for what in found), found
