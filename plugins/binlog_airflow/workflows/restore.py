@@ -100,7 +100,8 @@ def make(names: Names) -> DAG:
                 type="string",
                 enum=targets,
                 title="Target",
-                description="connection whose data is replaced; the list is the setting airflow.restore_targets",
+                description="connection whose data is replaced, or that gets Tables beside what it has; the list is "
+                "the setting airflow.restore_targets",
             ),
             "tables": Param(
                 None,
