@@ -164,10 +164,12 @@ def _not_captured(captures: Sequence[CaptureRecord], source: ServerSettings, ser
 def _held(record: CaptureRecord, wanted: GtidSet | None) -> WindowHeld:
     how = "it ended with" if record.state is CaptureState.FAILED else "it is behind"
     why = f"; {how}: {record.reason}" if record.reason else "; it is paused" if record.paused else ""
-    start = f"resume {record.capture_id}` lets it go on" if record.paused else "run` starts it"
+    way = "`pumphouse capture run` starts it"
+    if record.paused:
+        way = f"`pumphouse capture resume {record.capture_id}` lets it go on"
     there = "has in its binlog what it does not show yet (semi-sync?)" if wanted is None else f"at {wanted}"
     return WindowHeld(
         f"the capture {record.capture_id} is at {record.gtid}, and the source {there}{why}",
-        hint=f"`pumphouse capture status` shows whether it runs; `pumphouse capture {start}",
+        hint=f"`pumphouse capture status` shows whether it runs; {way}",
         holders=[],
     )

@@ -158,10 +158,6 @@ def _of_mariadb(info: TableInfo) -> frozenset[int]:
     return frozenset(index.id for index in info.indexes if any(map(only_there, index.columns)))
 
 
-def _names(index: IndexInfo) -> list[str]:
-    return [part.name.lower() for part in index.columns]
-
-
 def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
     """Indexes that a server sorts faster over rows that are there than it keeps them while these come.
 
@@ -175,7 +171,7 @@ def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
     computed = {column.name.lower() for column in info.public_columns if column.generated}
 
     def can_wait(index: IndexInfo) -> bool:
-        names = _names(index)
+        names = [part.name.lower() for part in index.columns]
         return names[0] != first and computed.isdisjoint(names)
 
     # A server puts unique ones first by itself.
