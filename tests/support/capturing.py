@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pymysql.connections import Connection
+from pymysql.constants import ER
+from pymysql.err import MySQLError
 
 from pumphouse.capture.source.encode import encode
 from pumphouse.capture.source.model import Group, Kind, Position, TableMap, Transaction
@@ -51,6 +53,15 @@ def run(connection: Connection[Any], *statements: str) -> None:
     with connection.cursor() as cursor:
         for each in statements:
             cursor.execute(each)
+
+
+def end(connection: Connection[Any], session: int) -> None:
+    """End another session; one that ended by itself since it was listed is as good."""
+    try:
+        run(connection, f"KILL {session}")
+    except MySQLError as error:
+        if error.args[0] != ER.NO_SUCH_THREAD:
+            raise
 
 
 def rows_of(connection: Connection[Any], query: str) -> list[tuple[Any, ...]]:
