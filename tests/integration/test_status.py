@@ -199,8 +199,10 @@ def test_tables_without_a_checkpoint_and_a_table_that_a_gone_rule_left_out_are_n
     source.genesis()
     target.execute("CREATE DATABASE theirs")
     target.execute("CREATE TABLE theirs.t (id INT)")
-    (never,) = found(look(mine), "[target]")
+    status = look(mine)
+    (never,) = found(status, "[target]")
     assert "it was never loaded, and has 1 tables" in never.what
+    assert [each.standing for each in status.targets] == ["1 tables"]
     rule = LoadRule(do="skip", table="d.u", why="not ours")
     ruled = mine.model_copy(update={"load": mine.load.model_copy(update={"rules": (rule,)})})
     load.run(ruled)
@@ -283,6 +285,7 @@ def test_a_stopped_pump_is_named_within_thirty_seconds_and_all_else_is_shown(
         assert "pumphouse pump run" in named[0].next
         shown = command(tmp_path, mine)
         assert shown.exit_code == 4
+        assert shown.output.startswith("Late: the archive stands still: safe until "), "the headline comes first"
         assert f"Pump {pump.node_id}: silent for" in shown.output
         assert "next: pumphouse pump run" in shown.output
         body = json.loads(command(tmp_path, mine, "--json").output)

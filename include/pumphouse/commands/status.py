@@ -16,6 +16,7 @@ from pumphouse.errors import UsageError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.status.findings import ago
+from pumphouse.status.headline import headline
 from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus, PumpState, Status
 
 
@@ -93,6 +94,8 @@ def _print_archive(archive: ArchiveStatus) -> None:
 
 
 def _print(found: Status) -> None:
+    head = headline(found)
+    click.echo(f"{head.word}: {'; '.join(head.says)}")
     _print_archive(found.archive)
     if found.pumps:
         click.echo()
@@ -125,7 +128,7 @@ def _print(found: Status) -> None:
                     each.task or "-",
                     _moment(each.at),
                     ago(each.lag_s),
-                    each.problem or each.state or "empty",
+                    each.problem or each.standing,
                     each.held_by or "-",
                 )
                 for each in found.targets

@@ -8,7 +8,7 @@ from pumphouse.archive.consumer import consumer_id
 from pumphouse.loader.rules import RESYNC
 from pumphouse.loader.state import BEGINNING, TargetState
 from pumphouse.model.node import NodeState
-from pumphouse.model.tso import show
+from pumphouse.model.tso import physical_ms, show
 from pumphouse.settings import Settings
 from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus, only_restored
 
@@ -47,7 +47,8 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
         found += [*_captures(status), *_consumers(status, settings)]
     scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
     loaded = [each for each in status.targets if each.at is not None or each.section not in scratch]
-    found += [each for target in loaded for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
+    late_load_s, begins = LATE_S if no_cluster else LATE_S + late, _begins(status)
+    found += [each for target in loaded for each in _target(target, late_load_s, begins=begins)]
     return tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR))
 
 
@@ -124,6 +125,14 @@ def _captures(status: Status) -> Iterator[Finding]:
 def late_s(interval_s: float | None) -> float:
     """From which age on an archive is late, in seconds, where its windows are so long: late by twice that."""
     return LATE_S if interval_s is None else max(_SHORTEST_LATE_S, _INTERVALS * interval_s)
+
+
+def _begins(status: Status) -> bool:
+    """Whether the archive is so young that the first load of those that are scheduled may still be under way."""
+    begin, interval_s = status.archive.begin, status.archive.interval_s
+    if begin is None or interval_s is None:
+        return False
+    return physical_ms(status.now) - physical_ms(begin) < 1000 * late_s(interval_s)
 
 
 def _writers(status: Status) -> Iterator[Finding]:
@@ -205,7 +214,7 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
         yield _warning(who, what, look)
 
 
-def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
+def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Finding]:
     loads, name = not only_restored(target.section), target.section.removeprefix("targets.")
     load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
     who = f"[{target.section}] {target.address}"
@@ -235,10 +244,7 @@ def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
             f"pumphouse restore {into}--to TIME, the same as before",
         )
     elif loads and target.at is None:
-        there = (
-            f", and has {target.tables} tables: a first load takes no database that has some" if target.tables else ""
-        )
-        yield _warning(who, f"it was never loaded{there}", load)
+        yield from _unloaded(who, target, load, begins=begins)
     elif loads and (target.failed or target.stopped_before is not None):
         what = f"the last load failed, {target.failed}"
         if target.stopped_before is not None:
@@ -248,6 +254,14 @@ def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
         yield (_error if target.failed else _warning)(who, what, again)
     elif loads and target.lag_s is not None and target.lag_s > late_s and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
+
+
+def _unloaded(who: str, target: TargetStatus, load: str, *, begins: bool) -> Iterator[Finding]:
+    if target.tables:
+        there = f", and has {target.tables} tables: a first load takes no database that has some"
+        yield _warning(who, f"it was never loaded{there}", load)
+    elif not begins:
+        yield _warning(who, "it was never loaded", load)
 
 
 def _consumers(status: Status, settings: Settings) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declarations
-from pumphouse.archive.drills import latest_drills
-from pumphouse.archive.proofs import DRILL, read_proofs
+from pumphouse.archive.drills import Drill, latest_drills
+from pumphouse.archive.proofs import DRILL, Proof, read_proofs
 from pumphouse.model.tso import MAX_TSO, Tso
 
 # Of proofs and drills the latest.
@@ -31,12 +31,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something at a moment of the archive. ``good`` and ``ended_ms``, a Unix time: of a proof or a drill."""
+    """Something at a moment of the archive.
+
+    ``good``, ``ended_ms``, a Unix time, and ``of``, what was compared: of a proof or a drill.
+    """
 
     kind: Kind
     at: Tso
     good: bool = True
     ended_ms: int | None = None
+    of: str = ""
     text: str = ""
 
 
@@ -75,12 +79,11 @@ def past(archive: Archive) -> Past:
     ]
     for proof in read_proofs(archive, last=_LATEST):
         if proof.ended_ms is not None and proof.task != DRILL:
-            text = f"{proof.target}: {proof.verdict}"
-            events.append(Event(kind=Kind.PROOF, at=proof.at, good=proof.equal, ended_ms=proof.ended_ms, text=text))
+            only = proof.only[0] if len(proof.only) == 1 else f"{len(proof.only) or 'all'} tables"
+            events.append(_judged(Kind.PROOF, proof, proof.equal, f"{only} of {proof.target}"))
     for drill in latest_drills(archive, _LATEST):
         if drill.ended_ms is not None and drill.at:
-            text = f"into {drill.into}: {drill.verdict}"
-            events.append(Event(kind=Kind.DRILL, at=drill.at, good=drill.green, ended_ms=drill.ended_ms, text=text))
+            events.append(_judged(Kind.DRILL, drill, drill.green, f"a drill into {drill.into}"))
     holes = (
         Hole(start=each.from_ts, end=each.to_ts, node_id=each.node_id, why=each.reason)
         for each in declarations(archive)
@@ -90,3 +93,7 @@ def past(archive: Archive) -> Past:
         events=tuple(sorted(events, key=lambda each: each.at)),
         holes=tuple(sorted(holes, key=lambda each: each.start)),
     )
+
+
+def _judged(kind: Kind, found: Proof | Drill, good: bool, of: str) -> Event:
+    return Event(kind=kind, at=Tso(found.at), good=good, ended_ms=found.ended_ms, of=of, text=f"{of}: {found.verdict}")

@@ -182,6 +182,11 @@ class TargetStatus:
     failed: str = ""
     tables: int = 0
 
+    @property
+    def standing(self) -> str:
+        """The state of a load or of a whole restore; without one, what lies there."""
+        return self.state or (f"{self.tables} tables" if self.tables else "empty")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatus:

@@ -22,6 +22,7 @@ from binlog_airflow.page import shown
 from binlog_airflow.page.known import Known, known
 from binlog_airflow.page.looks import Looks, Seen
 from pumphouse.status.findings import ago
+from pumphouse.status.headline import Headline, clock, headline
 
 _STATIC = {
     "page.css": "text/css",
@@ -63,7 +64,7 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
     app = FastAPI(title="Pumphouse", docs_url=None, redoc_url=None, openapi_url=None)
     looks, threads = Looks(), CapacityLimiter(_THREADS)
     pages = Environment(loader=PackageLoader("binlog_airflow.page", "."), autoescape=True, undefined=StrictUndefined)
-    pages.globals.update(ago=ago, clock=shown.clock)
+    pages.globals.update(ago=ago, clock=clock)
 
     async def looked(answer: Callable[[], str]) -> str:
         return await to_thread.run_sync(answer, limiter=threads)
@@ -120,12 +121,12 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
             "span": span,
             "seen": seen,
             "status": status,
-            "headline": shown.Headline(mood="bad", word="Not known", says=(seen.problem,)),
+            "headline": Headline(mood="bad", word="Not known", says=(seen.problem,)),
         }
         if status is None:
             return found
         return found | {
-            "headline": shown.headline(status, seen.past),
+            "headline": headline(status, seen.past),
             "line": shown.line(status, seen.past, shown.SPANS[span]),
             "steps": shown.steps(status, chosen.dags),
             "pumps": shown.pumps(status.pumps),

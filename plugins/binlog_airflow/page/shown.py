@@ -1,4 +1,4 @@
-"""What of a look the page shows, in words and places: a headline, a line of time, tables. Pure."""
+"""What of a look the page shows, in words and places: a line of time, tables. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlog_airflow.advice import dag_for
-from pumphouse.model.tso import Tso, physical_ms, to_datetime
+from pumphouse.model.tso import Tso
 from pumphouse.status.findings import ago
+from pumphouse.status.headline import clock
 from pumphouse.status.past import Event, Past
-from pumphouse.status.report import PumpState, Severity, Status, only_restored
+from pumphouse.status.report import PumpState, Status, only_restored
 
 # Choices of how much of the archive the line of time shows: name -> seconds; None = all of it.
 SPANS: dict[str, float | None] = {"all": None, "30 days": 30 * 86_400.0, "1 day": 86_400.0, "1 hour": 3600.0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """One look: how it stands (``good``, ``warn``, ``bad``), in a word, and the sentences behind it."""
-
-    mood: str
-    word: str
-    says: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,38 +35,6 @@ class Line:
     now: Tso
     bars: tuple[Bar, ...]
     marks: tuple[tuple[float, Event], ...]
-
-
-def clock(ts: int | None) -> str:
-    """``2026-11-28 21:04:10Z``."""
-    return "-" if not ts else f"{to_datetime(ts):%Y-%m-%d %H:%M:%S}Z"
-
-
-def headline(status: Status, past: Past | None) -> Headline:
-    """Whether the data is safe. An archive that stands still is red, whatever the runs look like."""
-    archive = status.archive
-    errors = sum(each.severity is Severity.ERROR for each in status.findings)
-    if archive.end is None:
-        return Headline(mood="bad", word="Not safe", says=(archive.problem or "there is no archive",))
-    since = f"{clock(archive.end)}, {ago(archive.age_s)} ago"
-    says = [f"the archive stands still: safe until {since}" if archive.late else f"safe until {since}"]
-    if archive.restorable_from is None:
-        says.append("nothing can be restored")
-    else:
-        says.append(f"restorable from {clock(archive.restorable_from)}")
-    proven = past.proven if past else None
-    if past is not None:
-        when = None if proven is None else ago((physical_ms(status.now) - (proven.ended_ms or 0)) / 1000)
-        says.append(f"proved {when} ago" if when else "never proved")
-    behind = [each for each in status.captures if each.state != "running"]
-    says += [
-        f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
-    ]
-    if errors or archive.late or behind:
-        return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=tuple(says))
-    if status.findings:
-        return Headline(mood="warn", word="Safe, with remarks", says=tuple(says))
-    return Headline(mood="good", word="Safe", says=tuple(says))
 
 
 def line(status: Status, past: Past | None, span_s: float | None) -> Line | None:
@@ -151,7 +111,7 @@ def targets(status: Status) -> list[dict[str, Any]]:
             "address": each.address,
             "at": each.at,
             "lag": "restored" if only_restored(each.section) and each.at else ago(each.lag_s),
-            "state": each.problem or each.failed or each.state or "empty",
+            "state": each.problem or each.failed or each.standing,
             "bad": bool(each.problem or each.failed),
             "held": each.held_by,
         }

@@ -9,8 +9,11 @@ import pytest
 from binlog_airflow.advice import dag_for
 from binlog_airflow.page import shown
 from pumphouse.model.tso import Tso, compose
+from pumphouse.settings import Settings
+from pumphouse.status.findings import findings
+from pumphouse.status.headline import clock, headline
 from pumphouse.status.past import Event, Hole, Kind, Past
-from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status
+from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status, TargetStatus
 
 pytestmark = pytest.mark.row("O2", "O3")
 _NOW_MS = 1_795_867_200_000
@@ -25,12 +28,12 @@ ARCHIVE = ArchiveStatus(
     url="s3://b/a", begin=ago(1000), restorable_from=ago(800), restorable_to=ago(200), end=ago(200), age_s=200.0, late_s=300.0
 )  # fmt: skip
 WELL = Status(cluster="file:///c", now=NOW, archive=ARCHIVE, pumps=(), targets=(), consumers=())
-PROOF = Event(kind=Kind.PROOF, at=ago(500), ended_ms=_NOW_MS - 7_200_000, text="h:1: equal")
+PROOF = Event(kind=Kind.PROOF, at=ago(500), ended_ms=_NOW_MS - 7_200_000, of="d.t of h:1", text="d.t of h:1: equal")
 
 
 def test_an_archive_that_stands_still_is_red_though_nothing_else_is_wrong() -> None:
-    assert shown.headline(WELL, Past()).mood == "good"
-    late = shown.headline(replace(WELL, archive=replace(ARCHIVE, age_s=301.0)), Past())
+    assert headline(WELL, Past()).mood == "good"
+    late = headline(replace(WELL, archive=replace(ARCHIVE, age_s=301.0)), Past())
     assert (late.mood, late.word) == ("bad", "Late")
     assert late.says[0].startswith("the archive stands still: safe until 20")
 
@@ -38,20 +41,20 @@ def test_an_archive_that_stands_still_is_red_though_nothing_else_is_wrong() -> N
 @pytest.mark.parametrize(("severity", "mood"), [(Severity.WARNING, "warn"), (Severity.ERROR, "bad")])
 def test_a_finding_is_no_good_mood(severity: Severity, mood: str) -> None:
     found = replace(WELL, findings=(Finding(severity=severity, who="x", what="y", next="z"),))
-    assert shown.headline(found, Past()).mood == mood
+    assert headline(found, Past()).mood == mood
 
 
 def test_without_an_archive_nothing_is_safe() -> None:
     bare = replace(WELL, archive=ArchiveStatus(url="s3://b/a", problem="there is no archive"))
-    assert shown.headline(bare, None).mood == "bad"
+    assert headline(bare, None).mood == "bad"
     assert shown.line(bare, None, None) is None
 
 
 def test_it_says_when_something_was_proved_last_and_that_nothing_was() -> None:
     red = replace(PROOF, good=False, ended_ms=_NOW_MS)
-    assert "proved 2 h ago" in shown.headline(WELL, Past(events=(PROOF, red))).says
-    assert "never proved" in shown.headline(WELL, Past(events=(red,))).says
-    assert not any("proved" in each for each in shown.headline(WELL, None).says)  # not read yet
+    assert f"proved 2 h ago: d.t of h:1, as at {clock(PROOF.at)}" in headline(WELL, Past(events=(PROOF, red))).says
+    assert "never proved" in headline(WELL, Past(events=(red,))).says
+    assert not any("proved" in each for each in headline(WELL, None).says)  # not read yet
 
 
 def test_the_line_is_whole_from_its_beginning_to_now() -> None:
@@ -82,7 +85,20 @@ def test_a_source_that_nobody_follows_is_not_safe_though_the_archive_goes_on(sta
         capture_id="main", source="db:3306", host="h", state="running", silent_s=0, gtid="", lag_s=0, transactions=1,
         reason="", semi_sync=None,
     )  # fmt: skip
-    assert shown.headline(replace(WELL, captures=(capture,)), Past()).mood == "good"
-    stands = shown.headline(replace(WELL, captures=(replace(capture, state=state),)), Past())
+    assert headline(replace(WELL, captures=(capture,)), Past()).mood == "good"
+    stands = headline(replace(WELL, captures=(replace(capture, state=state),)), Past())
     assert stands.mood == "bad"
     assert f"capture main is {state}: what db:3306 wrote since is not there" in stands.says
+
+
+def test_a_target_of_a_young_archive_may_still_be_waiting_for_its_first_load() -> None:
+    begun = replace(ARCHIVE, begin=ago(299), interval_s=60.0)
+    status = replace(WELL, archive=begun, targets=(TargetStatus(section="target", address="h:1"),))
+
+    def named(status: Status) -> bool:
+        return any(each.what.startswith("it was never loaded") for each in findings(status, "", Settings()))
+
+    assert not named(status)
+    assert named(replace(status, archive=replace(begun, begin=ago(301))))
+    assert named(replace(status, archive=replace(begun, interval_s=None))), "nobody makes windows: it is typed by hand"
+    assert named(replace(status, targets=(replace(status.targets[0], tables=1),))), "that load would be refused"

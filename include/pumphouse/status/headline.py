@@ -1,0 +1,57 @@
+"""Whether the data is safe, in one look: the first line of `pumphouse status` and of the page. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pumphouse.model.tso import Tso, physical_ms, to_datetime
+from pumphouse.status.findings import ago
+from pumphouse.status.past import Event, Past
+from pumphouse.status.report import Severity, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """One look: how it stands (``good``, ``warn``, ``bad``), in a word, and the sentences behind it."""
+
+    mood: str
+    word: str
+    says: tuple[str, ...]
+
+
+def clock(ts: int | None) -> str:
+    """``2026-11-28 21:04:10Z``."""
+    return "-" if not ts else f"{to_datetime(ts):%Y-%m-%d %H:%M:%S}Z"
+
+
+def headline(status: Status, past: Past | None = None) -> Headline:
+    """Whether the data is safe. An archive that stands still is red, whatever the runs look like.
+
+    ``past`` None: it was not asked for, or is still being read; nothing is said of proofs.
+    """
+    archive = status.archive
+    errors = sum(each.severity is Severity.ERROR for each in status.findings)
+    if archive.end is None:
+        return Headline(mood="bad", word="Not safe", says=(archive.problem or "there is no archive",))
+    since = f"{clock(archive.end)}, {ago(archive.age_s)} ago"
+    says = [f"the archive stands still: safe until {since}" if archive.late else f"safe until {since}"]
+    if archive.restorable_from is None:
+        says.append("nothing can be restored")
+    else:
+        says.append(f"restorable from {clock(archive.restorable_from)}")
+    proven = past.proven if past else None
+    if past is not None:
+        says.append("never proved" if proven is None else _proved(proven, status.now))
+    behind = [each for each in status.captures if each.state != "running"]
+    says += [
+        f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
+    ]
+    if errors or archive.late or behind:
+        return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=tuple(says))
+    if status.findings:
+        return Headline(mood="warn", word="Safe, with remarks", says=tuple(says))
+    return Headline(mood="good", word="Safe", says=tuple(says))
+
+
+def _proved(proof: Event, now: Tso) -> str:
+    return f"proved {ago((physical_ms(now) - (proof.ended_ms or 0)) / 1000)} ago: {proof.of}, as at {clock(proof.at)}"
