@@ -65,6 +65,7 @@ class Source:
                 known=Known.of(()),
                 own=frozenset(),
                 without=lambda db, name: f"{db}.{name}" in self.without,
+                writes_actions=is_mysql(),
             )
             made.reconcile(lambda _db, _name: False)
             yield made

@@ -8,12 +8,12 @@ import pymysql
 import pytest
 
 from pumphouse.capture.keys import acting_keys
-from pumphouse.capture.source.gtid import Flavor
 from tests.support import capturing, mariadb
 from tests.support.capturedstack import CapturedStack, as_json, captured_stack
 from tests.support.capturing import rows_of
+from tests.support.kind import is_mysql
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.mysql]
 # Three levels of CASCADE, SET NULL on both sides, a key of two columns, one into another database, one within a table.
 _TABLES = (
     "CREATE TABLE shop.a (id INT, region INT, note VARCHAR(20), PRIMARY KEY (id), UNIQUE KEY (region, id))",
@@ -53,6 +53,11 @@ _CHANGES = (
 )
 
 
+def _in_innodb() -> tuple[str, ...]:
+    """Where the server could carry the actions out by itself, and write them: that InnoDB does, and writes nothing."""
+    return ("--innodb-native-foreign-keys=ON",) if is_mysql() else ()
+
+
 def _prepare(stack: CapturedStack) -> None:
     stack.run("CREATE DATABASE shop", "CREATE DATABASE other")
     stack.run(*_TABLES, *_ROWS, db="shop")
@@ -79,7 +84,7 @@ def test_actions_of_foreign_keys_are_refused_and_triggers_in_their_place_are_fol
             stack.run(*statements, db="shop")
             assert [line for line in as_json(stack.pumphouse("capture", "check", "--json")) if line["wrong"]] == []
 
-        with captured_stack(directory, prepare=mend) as stack:
+        with captured_stack(directory, prepare=mend, source=_in_innodb()) as stack:
             stack.begin()
             stack.run(*_CHANGES, db="shop")
             with stack.source() as connection:
@@ -93,6 +98,23 @@ def test_actions_of_foreign_keys_are_refused_and_triggers_in_their_place_are_fol
             stack.run("ALTER TABLE shop.d ADD CONSTRAINT back FOREIGN KEY (c) REFERENCES shop.c (id) ON DELETE CASCADE")
             with pytest.raises(Exception, match=r"shop\.d\.back"):
                 stack.captured()
+
+
+@pytest.mark.row("Q3")
+def test_a_source_that_stops_writing_what_its_keys_change_is_refused_when_it_is_back() -> None:
+    if not is_mysql():
+        pytest.skip("a MariaDB never writes what its foreign keys change")
+    with mariadb.directory_in_memory() as directory, captured_stack(directory, prepare=_prepare) as stack:
+        stack.begin()
+        stack.run(*_CHANGES, db="shop")
+        stack.require_equal()
+        server = stack.databases["source"]
+        server.stop()
+        server.arguments = (*server.arguments, *_in_innodb())
+        server.start()
+        stack.run("DELETE FROM shop.a", db="shop")
+        with pytest.raises(Exception, match=r"b_a \(ON DELETE CASCADE"):
+            stack.captured()
 
 
 _TREE = (
@@ -141,7 +163,7 @@ _PLAYED = (
 @pytest.mark.row("Q3")
 def test_triggers_do_what_the_actions_do(tmp_path: Path) -> None:
     """The same statements with the server's actions and with what is printed: the same errors, the same rows."""
-    with capturing.source(tmp_path) as server, server.connect(autocommit=True) as connection:
+    with capturing.source(tmp_path, *_in_innodb()) as server, server.connect(autocommit=True) as connection:
         for db in ("acts", "made"):
             capturing.run(connection, f"CREATE DATABASE {db}", f"USE {db}", *_TREE, *_TREE_ROWS)
         # Of another database: a key of the same name, with the same parent.
@@ -152,7 +174,7 @@ def test_triggers_do_what_the_actions_do(tmp_path: Path) -> None:
             " CONSTRAINT same FOREIGN KEY (no) REFERENCES made.z (no) ON DELETE CASCADE)",
             "INSERT INTO more.other VALUES (1, 1), (2, 2)",
         )
-        keys = acting_keys(connection, Flavor.MARIADB, {"acts"}, lambda *_: False)
+        keys = acting_keys(connection, {"acts"}, lambda *_: False)
         assert [key.name for key in keys if key.parent[0] == key.child[0] == "made"] == [
             "c_z",
             "same",
@@ -162,7 +184,7 @@ def test_triggers_do_what_the_actions_do(tmp_path: Path) -> None:
         ]
         for key in keys:
             capturing.run(connection, *key.instead())
-        assert acting_keys(connection, Flavor.MARIADB, {"acts"}, lambda *_: False) == []
+        assert acting_keys(connection, {"acts"}, lambda *_: False) == []
         for statement in _PLAYED:
             said = []
             for db in ("acts", "made"):

@@ -34,7 +34,7 @@ from tests.support.mysql import MySqlServer, mysqld
 class CapturedStack(LocalStack):
     """The local stack whose source writes a row binlog, which a capture follows; with ``--server mysql`` a MySQL's."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, source: tuple[str, ...] = (), **settings: Any) -> None:
         values = copy.deepcopy(SMALL)
         values["pump"]["gen_binlog_interval_s"] = 0.3
         values["load"] = {"connections": 2, "engine": "local"}
@@ -43,7 +43,11 @@ class CapturedStack(LocalStack):
         # A server that is not durable has in its binlog, after a kill, what it has lost.
         made = MySqlServer if is_mysql() else MariaDbServer
         self.databases["source"] = made(
-            self.directory / "source", name="source", supervisor=self.supervisor, durable=True, arguments=binlog()
+            self.directory / "source",
+            name="source",
+            supervisor=self.supervisor,
+            durable=True,
+            arguments=(*binlog(), *source),
         )
         if is_mysql():
             values["capture"]["shadow"] = str(mysqld(self.directory / "mysqld"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import other_engines
-from pumphouse.capture.keys import acting_keys
+from pumphouse.capture.keys import acting_keys, writes_actions
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.session import flavor_of, semi_sync_says
@@ -215,7 +215,7 @@ def _engines(connection: ServerConnection, settings: CaptureSettings, own: froze
 def _keys(
     connection: ServerConnection, flavor: Flavor, settings: CaptureSettings, own: frozenset[str]
 ) -> Iterator[Line]:
-    for key in acting_keys(connection, flavor, own, settings.leaves_out):
+    for key in () if writes_actions(connection, flavor) else acting_keys(connection, own, settings.leaves_out):
         lost = f"; behind these statements an error: {key.lost}" if key.lost else ""
         statements = [f"{each};" for each in key.instead()]
         yield Line(

@@ -63,6 +63,7 @@ class _Begins:
     server: str
     source: SourceSettings
     stream: Stream
+    writes_actions: bool
 
 
 Item = Group | Heartbeat | _Begins | _Broken | BaseException
@@ -79,7 +80,7 @@ class Follower:
         schema: Schema,
         schemas: Schemas,
         history: MysqlTableSource,
-        fits: Callable[[SourceSettings], None],
+        fits: Callable[[SourceSettings], bool],
         paused: Callable[[], bool],
         stop: threading.Event,
         clock: Clock,
@@ -164,8 +165,8 @@ class Follower:
             try:
                 source = find_primary(self._settings.source, capture)
                 there = require_goes_on(source, position, server)
+                writes_actions = self._fits(source)
                 if there != server:
-                    self._fits(source)
                     position = replace(position, file="", offset=0)  # of the other one's binlog
                 server, self._read_now = there, source
                 with open_stream(
@@ -179,7 +180,7 @@ class Follower:
                     stop=self._stop,
                 ) as stream:
                     self._lost = ""
-                    self._inbox.put(_Begins(server, source, stream))
+                    self._inbox.put(_Begins(server, source, stream, writes_actions))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
@@ -233,6 +234,7 @@ class Follower:
             self._flush()
         elif isinstance(item, _Begins):
             self._stream, self._asked, self._source = item.stream, None, item.source
+            self._schema.writes_actions = item.writes_actions
             if item.server != self._server:
                 self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):

@@ -76,17 +76,21 @@ class ActingKey:
         return f"CREATE TRIGGER {qualified(self.parent[0], self.name[: _LONGEST_NAME - len(tag)] + tag)} BEFORE {verb}"
 
 
+def writes_actions(connection: ServerConnection, flavor: Flavor) -> bool:
+    """Whether the server carries actions out itself, and writes the rows that they change: a MySQL from 9.6 on may."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
+        return flavor is Flavor.MYSQL and cursor.fetchall() == (("innodb_native_foreign_keys", "OFF"),)
+
+
 def acting_keys(
-    connection: ServerConnection, flavor: Flavor, own: Collection[str], without: Callable[[str, str], bool]
+    connection: ServerConnection, own: Collection[str], without: Callable[[str, str], bool]
 ) -> list[ActingKey]:
-    """Foreign keys whose actions change rows that no binlog has: parents first, by table and name.
+    """Foreign keys with actions, whose rows no binlog has where InnoDB carries them out: parents first, by name.
 
     In this order their statements leave no action out: no trigger runs for rows that an action changes.
     """
     with connection.cursor() as cursor:
-        cursor.execute("SHOW VARIABLES LIKE 'innodb_native_foreign_keys'")
-        if flavor is Flavor.MYSQL and cursor.fetchall() == (("innodb_native_foreign_keys", "OFF"),):
-            return []  # its server carries them out itself, and writes them
         cursor.execute(
             "SELECT k.TABLE_SCHEMA, k.TABLE_NAME, k.CONSTRAINT_NAME, k.REFERENCED_TABLE_SCHEMA,"
             " k.REFERENCED_TABLE_NAME, r.DELETE_RULE, r.UPDATE_RULE, k.COLUMN_NAME, k.REFERENCED_COLUMN_NAME"

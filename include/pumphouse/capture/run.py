@@ -23,6 +23,7 @@ from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, has_journal, open_journal, timestamps_went_back
+from pumphouse.capture.keys import writes_actions
 from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
@@ -133,6 +134,7 @@ class _There:
     settings: Settings
     server: str
     own: frozenset[str]
+    writes_actions: bool
 
 
 class _Run:
@@ -157,7 +159,7 @@ class _Run:
         with session(settings.source) as connection:
             own = own_databases(settings, connection, self._history)
             _require_fit(connection, settings, own)
-            return _There(settings, identity(connection), own)
+            return _There(settings, identity(connection), own, _writes_actions(connection))
 
     def answer(
         self, stack: ExitStack, lease: Lease, there: _There | None, *, anew: bool
@@ -212,14 +214,20 @@ class _Run:
         """Everything up to the first byte of the binlog; after `answer`."""
         capture = self._settings.capture
         known = Known.of(list(self._history.jobs())) if self._has_table() else Known.of(())
-        schema = Schema(shadow=shadow, known=known, own=there.own, without=capture.leaves_out)
+        schema = Schema(
+            shadow=shadow, known=known, own=there.own, without=capture.leaves_out, writes_actions=there.writes_actions
+        )
         self._reconcile(schema, publisher, journal.mark, there.settings.source)
 
-        def fits(source: SourceSettings) -> None:
-            """ConfigError where a server that took the source's place cannot be captured, or is a target."""
+        def fits(source: SourceSettings) -> bool:
+            """Whether it writes what foreign keys change; ConfigError where it cannot be captured, or is a target.
+
+            It may be a server that took the source's place, or have been started with other settings.
+            """
             require_no_target(source, self._settings.target_sections)
             with session(source) as connection:
                 _require_fit(connection, self._of(source), there.own)
+                return _writes_actions(connection)
 
         self._follower = Follower(
             self._settings,
@@ -444,6 +452,10 @@ def _history_table(history: JobSource | None) -> MysqlTableSource:
             "source, in a database of its own, or on any other server that is no target",
         )
     return history
+
+
+def _writes_actions(connection: ServerConnection) -> bool:
+    return writes_actions(connection, flavor_of(server_kind(connection).version))
 
 
 def _require_fit(connection: ServerConnection, settings: Settings, own: frozenset[str]) -> None:

@@ -93,15 +93,6 @@ class FileDdl:
     place: str  # for people
 
 
-class _Followed(Schema):
-    """As of a captured source, but rows that foreign keys change are in the files, as TiDB writes them."""
-
-    __slots__ = ()
-
-    def refuse_actions(self) -> None:
-        """Nothing."""
-
-
 @dataclass(slots=True)
 class FileSchema(AbstractContextManager["FileSchema"]):
     """The schema as of the last DDL that was applied.
@@ -121,8 +112,11 @@ class FileSchema(AbstractContextManager["FileSchema"]):
     def start(cls, folder: Path, program: str, instead: Mapping[Tso, str]) -> Self:
         """Start the shadow, empty; ConfigError."""
         shadow = Shadow.start(folder, StoredSchema(server=kind_of_program(program)), program)
-        schema = _Followed(shadow=shadow, known=Known.of([]), own=frozenset(), without=lambda _db, _name: False)
-        return cls(schema, instead)
+        # A TiDB writes the rows that its foreign keys change.
+        known = Known.of([])
+        return cls(
+            Schema(shadow=shadow, known=known, own=frozenset(), without=lambda *_: False, writes_actions=True), instead
+        )
 
     def __exit__(self, *_: object) -> None:
         self.schema.shadow.close()
