@@ -113,6 +113,8 @@ class Installation:
             with _read_or(unread, conn_id), there_or(conn_id == DOWNSTREAM and conn_id not in named):
                 loaded[conn_id] = self.settings(downstream=conn_id, server_alone=True).target
         for conn_id in settings.airflow.restore_targets:
+            if conn_id == self.source:  # it takes tables beside what it has, and is replaced by nothing
+                continue
             with _read_or(unread, conn_id), there_or("restore_targets" not in settings.airflow.model_fields_set):
                 restored[conn_id] = self.settings(restore=conn_id, server_alone=True).restore_target
         return loaded, restored

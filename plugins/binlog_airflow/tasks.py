@@ -447,12 +447,12 @@ class RestoreForm:
             to=str(params["to"]).strip(),
             target=str(params["target"]),
             tables=named(params["tables"]),
-            called=params["as"] or "",
-            database=params["into_database"] or "",
+            called=(params["as"] or "").strip(),
+            database=(params["into_database"] or "").strip(),
             keys=tuple(each for each in params["keys"] or () if each.strip()),
             key_from=params["key_from"] or None,
             key_to=params["key_to"] or None,
-            base=params["base"] or "",
+            base=(params["base"] or "").strip(),
             verify=bool(params["verify"]),
             accept_losses=bool(params["accept_losses"]),
         )
@@ -488,19 +488,32 @@ def _restore_job(form: RestoreForm, here: Installation) -> tuple[Settings, Place
     return settings, into, partial(restore.run, settings, into=into)
 
 
+def moment_of(text: str, settings: Settings) -> tso.Tso | None:
+    """The moment that somebody typed into a form, None = the archive's end; UsageError."""
+    from pumphouse.restore.plan import LATEST, parse_moment
+
+    with _parts(settings) as parts:
+        return parse_moment(text, lambda said: parts.moment(said, word=LATEST).ts)
+
+
+def check_form(form: RestoreForm, here: Installation = HERE) -> None:
+    """UsageError for what is wrong with a form whatever the archive and the server hold."""
+    with naming(form.target):
+        _restore_job(form, here)
+
+
 def plan_restore(form: RestoreForm, here: Installation = HERE) -> dict[str, Any]:
     """What a restore would read and do, bounded, and what its approval needs.
 
     ``shown``: the plan as Markdown. ``question``: what is approved. ``server``: the name to type where ``loses``, what
     would be dropped, says anything.
     """
-    from pumphouse.restore.plan import LATEST, parse_moment
     from pumphouse.restore.told import as_markdown, as_text, plan_told, question
 
     with naming(form.target):
         settings, into, run = _restore_job(form, here)
+        moment = moment_of(form.to, settings)
         with _parts(settings) as parts:
-            moment = parse_moment(form.to, lambda text: parts.moment(text, word=LATEST).ts)
             base = parts.moment(form.base).ts if form.base else None
         report = run(to=moment, base=base, dry_run=True)
         if form.verify:

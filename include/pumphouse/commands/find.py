@@ -13,7 +13,7 @@ import click
 from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import read_time, tables_option, to_option, with_times
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pumphouse.restore.find import Found
 
 _ROWS, _DDL = ("insert", "update", "delete"), "ddl"
-_NEWER = "; `pumphouse snapshot` brings in what was written since"
 
 
 @click.command("find")
@@ -73,7 +72,7 @@ def find_command(
     from pumphouse.archive.view import read_view
     from pumphouse.commands.load import print_losses
     from pumphouse.loader.losses import losses_of
-    from pumphouse.restore.find import Sought, find
+    from pumphouse.restore.find import NEWER, Sought, bounds, find
     from pumphouse.restore.plan import LATEST, parse_moment
 
     if keys and len(tables) != 1:
@@ -83,18 +82,7 @@ def find_command(
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         archive = parts.readable_archive
         view = read_view(archive, since=after)
-        kept, begin = view.kept, Tso(max(after, view.kept.start))
-        if expired := kept.aside(after):
-            raise UsageError(
-                f"the archive covers {show(kept.start)} to {show(view.end)}, asked for {show(after)}{expired}",
-                hint=f"--from {int(kept.start)}",
-            )
-        upto = view.end if asked is None else Tso(min(asked, view.end))
-        if begin >= upto:
-            raise UsageError(
-                f"nothing lies between {show(after)} and {show(upto if asked is None else asked)} in the archive",
-                hint=f"it covers {show(kept.start)} to {show(view.end)}{_NEWER}",
-            )
+        begin, upto = bounds(view, after, asked)
         sought = Sought(
             after=begin,
             upto=upto,
@@ -121,7 +109,7 @@ def find_command(
         click.echo(f"there are more: the same with --from {last} goes on")
     if last is None:
         click.echo("found nothing")
-    ends = f", where the archive ends{_NEWER}" if upto == view.end and (asked is None or asked > upto) else ""
+    ends = f", where the archive ends{NEWER}" if upto == view.end and (asked is None or asked > upto) else ""
     click.echo(f"searched from {show(begin)} to {show(upto)}{ends}")
     if rows_of is not None:
         click.echo(f"to take one back on a live server: pumphouse flashback --txn {rows_of} --into source")

@@ -21,20 +21,21 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.sourced import gtids_of
 from pumphouse.archive.view import ArchiveView
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
-from pumphouse.errors import UnknownTable
+from pumphouse.errors import UnknownTable, UsageError
 from pumphouse.loader.changes import RowChanges
 from pumphouse.loader.context import read_piece
 from pumphouse.loader.decode import walked
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.report import Progress
 from pumphouse.loader.work import SegmentPart, pieces_of
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TableVersion
 
 ROWS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 DDL = "ddl"
+NEWER = "; `pumphouse snapshot` brings in what was written since"
 KINDS = (*ROWS, DDL)
 _COLUMNS = ("commit_ts", "start_ts", "parts", "payload")
 
@@ -89,7 +90,10 @@ class Touched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One transaction, or one DDL (``action`` is not ''). ``gtid``: of a captured source's, '' = not known."""
+    """One transaction, or one DDL (``action`` is not '') of the tables, or the database, ``of``.
+
+    ``gtid``: of a captured source's, '' = not known.
+    """
 
     commit_ts: Tso
     start_ts: Tso
@@ -98,6 +102,7 @@ class Found:
     action: str = ""
     job_id: int = 0
     query: str = ""
+    of: tuple[str, ...] = ()
 
     @property
     def before(self) -> Tso:
@@ -112,6 +117,23 @@ class Found:
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
         return {**asdict(self), "rows": self.rows, "before_ts": self.before, "at_ts": self.commit_ts}
+
+
+def bounds(view: ArchiveView, after: Tso, upto: Tso | None) -> tuple[Tso, Tso]:
+    """What of (after, upto] lies in the archive, None = up to its end; UsageError where nothing of it does."""
+    kept, begin = view.kept, Tso(max(after, view.kept.start))
+    if expired := kept.aside(after):
+        raise UsageError(
+            f"the archive covers {show(kept.start)} to {show(view.end)}, asked for {show(after)}{expired}",
+            hint=f"--from {int(kept.start)}",
+        )
+    end = view.end if upto is None else Tso(min(upto, view.end))
+    if begin >= end:
+        raise UsageError(
+            f"nothing lies between {show(after)} and {show(end if upto is None else upto)} in the archive",
+            hint=f"it covers {show(kept.start)} to {show(view.end)}{NEWER}",
+        )
+    return begin, end
 
 
 def find(archive: Archive, view: ArchiveView, sought: Sought, tell: Progress) -> Iterator[Found]:
@@ -185,6 +207,7 @@ class _Finder:
                 action=event.action.name,
                 job_id=event.job.id,
                 query=event.job.query,
+                of=_called(event),
             )
 
     def _is_chosen(self, table_id: int) -> bool:
@@ -264,6 +287,12 @@ def concerns(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> bool:
     whole = any(sought.names(name, "*") for name in databases)
     # Of one with a problem nobody knows what else it changed.
     return named or whole or bool(event.problem) or bool(event.table_ids & tables)
+
+
+def _called(event: DdlEvent) -> tuple[str, ...]:
+    """Names of what a DDL touches, as it calls them at its end."""
+    databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
+    return tuple(sorted(databases or {".".join(change.known.name) for change in event.changes}))
 
 
 def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:

@@ -100,8 +100,8 @@ def make(names: Names) -> DAG:
                 type="string",
                 enum=targets,
                 title="Target",
-                description="connection whose data is replaced, or that gets Tables beside what it has; the list is "
-                "the setting airflow.restore_targets",
+                description="connection whose data is replaced, or that gets Tables beside what it has; the source "
+                "takes Tables alone. The list is the setting airflow.restore_targets",
             ),
             "tables": Param(
                 None,
@@ -115,7 +115,7 @@ def make(names: Names) -> DAG:
                 None,
                 type=["null", "string"],
                 title="Name there",
-                description="of one table, as database.table; or empty",
+                description="of one table, as database.table (shop.orders_0300), beside the live one; empty: its own",
             ),
             "into_database": Param(
                 None, type=["null", "string"], title="Database there", description="of the tables; empty: their own"
