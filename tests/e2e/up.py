@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
     **SMALL,
     "pump": {**SMALL["pump"], "value_log_file_bytes": 16 << 20, "retention_s": 600.0, "max_txn_timeout_s": 15.0},
-    "airflow": {"snapshot_cron": "*/2 * * * *", "apply_cron": "*/10 * * * *"},
+    "airflow": {**SMALL["airflow"], "snapshot_cron": "*/2 * * * *", "apply_cron": "*/10 * * * *"},
 }
 
 

@@ -68,7 +68,11 @@ SMALL: Values = {
     # Spark for small windows as well: everything is to be seen at work.
     "load": {"connections": 2, "engine": "spark"},
     "spark": {"master": "local[2]", "driver_memory": "1g", "shuffle_partitions": 2},
-    "airflow": {"snapshot_cron": "* * * * *", "apply_cron": "* * * * *"},
+    "airflow": {
+        "snapshot_cron": "* * * * *",
+        "apply_cron": "* * * * *",
+        "restore_targets": ["pumphouse_restore", "pumphouse_source"],
+    },
 }
 
 

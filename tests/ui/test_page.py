@@ -19,6 +19,7 @@ from pumphouse.archive.proofs import read_proofs
 from pumphouse.model import tso
 from pumphouse.mysql import DUMP, connect
 from pumphouse.settings import Settings
+from pumphouse.status.headline import clock
 from tests.e2e import airflow_watch as watch
 from tests.e2e.workload import Workload
 from tests.stack.local import LocalStack
@@ -40,6 +41,7 @@ class Site:
         self.workload = Workload(stack, processes=1, threads=2, rate=6)
         stack.start_pumps()
         self.workload.open(customers=100)
+        stack.start_capture()
         stack.begin_archive()
         self.archive = Archive.open(Settings.read(stack.config).archive, stack.cluster.cluster_id())
         stack.airflow.users |= {"reader": "viewer", "guest": ""}
@@ -52,11 +54,32 @@ class Site:
 
     def snapshot(self) -> None:
         """Take one, and wait until the page has seen it: a look serves all who come within seconds of it."""
+        self.stack.captured()
         subprocess.run([self.stack.directory / "bin" / "pumphouse", "snapshot"], check=True, capture_output=True)
         end = str(self.archive.end())
         eventually(
             lambda: json.loads(self.get("/pumphouse/status.json", "reader")[1])["archive"]["end"] == end, within_s=120
         )
+
+    def sql(self, *statements: str, name: str = "source") -> tuple[Any, ...]:
+        """What the last one answers."""
+        with connect(self.stack.dsn(name).server, DUMP, name) as connection, connection.cursor() as cursor:
+            for each in statements:
+                cursor.execute(each)
+            connection.commit()
+            return tuple(cursor.fetchall())
+
+    def begun(self, before: int) -> dict[str, Any]:
+        """The restore that was begun behind so many."""
+        return dict(eventually(lambda: self.api.runs(watch.RESTORE)[before:], within_s=120)[0])
+
+    def approve(self, pages: Pages, run_id: str) -> None:
+        """Say yes, and wait until it has ended well."""
+        assert _states(self, run_id, "approve") == "awaiting_input"
+        pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
+        pages.click("//button[@data-testid='hitl-option-Approve']")
+        done = self.api.wait_for_run(watch.RESTORE, run_id, timeout_s=600)
+        assert done["state"] == "success", watch.failure(self.api, watch.RESTORE, run_id)
 
     def get(self, path: str, user: str | None, accept: str = "*/*") -> tuple[int, str]:
         """Status and text of an answer to a user by token; None = to nobody."""
@@ -80,7 +103,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    stack = LocalStack(tmp_path_factory.mktemp("page") / "stack", store="file", settings=SETTINGS)
+    stack = LocalStack(tmp_path_factory.mktemp("page") / "stack", store="file", settings=SETTINGS, capture=True)
     try:
         stack.start_stores()
         yield Site(stack)
@@ -144,8 +167,7 @@ def test_it_is_fit_for_each_width_and_scheme(site: Site, admin: Pages) -> None:
     driver = admin.driver
 
     def show(width: int, height: int) -> None:
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", _metrics(width, height))
 
     try:
         for (width, height), theme in product(_SIZES, ("light", "dark")):
@@ -185,7 +207,7 @@ def test_it_is_an_item_of_the_ui_and_a_tile_on_the_dashboard(admin: Pages) -> No
 
 def test_a_restore_to_a_moment_of_the_line_is_proved_by_the_form_of_the_page(site: Site, admin: Pages) -> None:
     site.snapshot()
-    end = site.archive.end()
+    end, before = site.archive.end(), len(site.api.runs(watch.RESTORE))
     admin.open("/plugin/pumphouse")
     admin.driver.switch_to.frame(admin.find("//iframe[@title='Pumphouse']"))
     admin.click("(//button[contains(., 'Restore to here')])[1]")
@@ -195,25 +217,110 @@ def test_a_restore_to_a_moment_of_the_line_is_proved_by_the_form_of_the_page(sit
     admin.click("//input[@id='verify']")
     admin.click("//input[@id='dry_run']")
     admin.shoot("restore-filled-in")
-    admin.click("//button[@type='submit']")
+    admin.click("//form[@id='form']//button[@type='submit']")
     admin.driver.switch_to.default_content()
-    (run,) = eventually(lambda: site.api.runs(watch.RESTORE), within_s=120)
+    run = site.begun(before)
     assert run["conf"] == {
         "to": str(end), "target": "pumphouse_restore", "tables": ["shop.customers"], "verify": True, "dry_run": False,
+        "accept_losses": False,
     }  # fmt: skip
-    run_id = run["dag_run_id"]
     eventually(lambda: f"/dags/{watch.RESTORE}/runs/" in admin.driver.current_url, within_s=60)
-    assert _states(site, run_id, "approve") == "awaiting_input"
-    admin.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
-    admin.click("//button[@data-testid='hitl-option-Approve']")
-    done = site.api.wait_for_run(watch.RESTORE, run_id, timeout_s=600)
-    assert done["state"] == "success", watch.failure(site.api, watch.RESTORE, run_id)
-    with connect(site.stack.dsn("restore").server, DUMP, "restore") as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COUNT(*) FROM shop.customers")
-        assert cursor.fetchone() == (100,)
-    (proof,) = read_proofs(site.archive)
-    assert proof.equal
+    site.approve(admin, run["dag_run_id"])
+    assert site.sql("SELECT COUNT(*) FROM shop.customers", name="restore") == ((100,),)
+    assert read_proofs(site.archive)[-1].equal
     eventually(lambda: ">proof<" in site.get(_PAGE, "reader")[1], within_s=120)
+
+
+@pytest.fixture(scope="module")
+def mistake(site: Site) -> None:
+    """Of a table with thirty rows, twenty go in one transaction; another table is dropped."""
+    rows = ", ".join(f"({number}, 'n')" for number in range(30))
+    site.sql(
+        "CREATE TABLE shop.notes (id INT PRIMARY KEY, said TEXT)",
+        "CREATE TABLE shop.gone (id INT PRIMARY KEY)",
+        f"INSERT INTO shop.notes VALUES {rows}",
+        "COMMIT",
+        "DELETE FROM shop.notes WHERE id < 20",
+        "COMMIT",
+        "DROP TABLE shop.gone",
+    )
+    site.snapshot()
+
+
+@pytest.mark.usefixtures("mistake")
+def test_a_mistake_is_found_on_the_page_and_its_table_restored_beside_the_live_one(site: Site, admin: Pages) -> None:
+    before = len(site.api.runs(watch.RESTORE))
+    admin.open(_PAGE)
+    admin.click("//form[@id='search']//button")
+    admin.says("drop table: shop.gone", "shop.notes: 20 deleted")
+    _fit(admin, "found")
+    admin.fill("//input[@id='sought']", "shop.notes\n")  # Enter searches, too
+    eventually(lambda: "drop table: shop.gone" not in admin.text())
+    admin.click("//tr[contains(., 'shop.notes: 20 deleted')]//button")
+    assert admin.find("//textarea[@id='tables']").get_attribute("value") == "shop.notes"
+    admin.find("//input[@id='as']").send_keys("shop.notes_before")
+    Select(admin.find("//select[@id='target']")).select_by_value("pumphouse_source")
+    admin.click("//input[@id='verify']")
+    admin.click("//input[@id='dry_run']")
+    admin.click("//form[@id='form']//button[@type='submit']")
+    run = site.begun(before)
+    assert (run["conf"]["as"], run["conf"]["target"]) == ("shop.notes_before", "pumphouse_source")
+    site.approve(admin, run["dag_run_id"])
+    assert read_proofs(site.archive)[-1].equal
+    assert site.sql("SELECT COUNT(*) FROM shop.notes_before") == ((30,),)
+    assert site.sql("SELECT COUNT(*) FROM shop.notes") == ((10,),)
+
+
+@pytest.mark.usefixtures("mistake")
+def test_what_cannot_be_restored_is_refused_before_anything_runs(site: Site, admin: Pages) -> None:
+    before = len(site.api.runs(watch.RESTORE))
+    admin.open(_PAGE)
+    admin.fill("//input[@id='to']", "1 second ago\t")
+    admin.says("is not archived yet: type a moment from", "or latest")  # when the field is left
+    admin.fill("//input[@id='to']", "2001-02-03T04:05:06Z")
+    admin.click("//form[@id='form']//button[@type='submit']")
+    answer = admin.find("//*[@id='answer'][contains(., 'before the first moment')]").text
+    assert f"to {clock(site.archive.end())}" in answer
+    admin.fill("//input[@id='to']", "latest")
+    Select(admin.find("//select[@id='target']")).select_by_value("pumphouse_source")
+    admin.click("//form[@id='form']//button[@type='submit']")
+    admin.find("//*[@id='answer'][contains(., 'the source is restored to by tables alone')]")
+    _fit(admin, "refused")
+    assert len(site.api.runs(watch.RESTORE)) == before
+
+
+@pytest.mark.usefixtures("mistake")
+def test_a_name_that_is_taken_there_is_refused_where_the_form_leads_with_the_way_out(site: Site, admin: Pages) -> None:
+    before = len(site.api.runs(watch.RESTORE))
+    admin.open(_PAGE)
+    admin.find("//textarea[@id='tables']").send_keys("shop.notes")
+    Select(admin.find("//select[@id='target']")).select_by_value("pumphouse_source")
+    admin.click("//summary")
+    admin.find("//textarea[@id='keys']").send_keys("21\n22\n")
+    _fit(admin, "all-fields")
+    admin.click("//form[@id='form']//button[@type='submit']")
+    assert site.begun(before)["conf"]["keys"] == ["21", "22"]  # all fields of the DAG are the page's
+    admin.says("has shop.notes already", "Name there")  # no click but the form's
+    admin.shoot("a-name-that-is-taken")
+
+
+def _fit(pages: Pages, name: str) -> None:
+    """Nothing is wider than a phone, and axe finds nothing, where it is there."""
+    driver, source = pages.driver, axe.script()
+    for width, height in _SIZES:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", _metrics(width, height))
+        try:
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+            whole = driver.execute_script("return document.documentElement.scrollHeight")
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", _metrics(width, whole))
+            pages.shoot(f"{name}-{width}")
+            assert source is None or axe.violations(driver, source) == [], width
+        finally:
+            driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def _metrics(width: int, height: int) -> dict[str, Any]:
+    return {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
 
 
 def _states(site: Site, run_id: str, task: str) -> str:

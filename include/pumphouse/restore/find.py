@@ -290,9 +290,9 @@ def concerns(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> bool:
 
 
 def _called(event: DdlEvent) -> tuple[str, ...]:
-    """Names of what a DDL touches, as it calls them at its end."""
+    """Names of what a DDL touches, just before it; of what it makes, behind it."""
     databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
-    return tuple(sorted(databases or {".".join(change.known.name) for change in event.changes}))
+    return tuple(sorted(databases or {".".join(change.sides[0].name) for change in event.changes}))
 
 
 def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:

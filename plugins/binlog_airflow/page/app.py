@@ -1,24 +1,26 @@
 """The page's FastAPI app, which Airflow mounts at /pumphouse. Every answer with a fact in it asks who wants to know.
 
 Airflow does not guard an app of a plugin: each route here takes its user from Airflow's own log-in, and shows the
-installations that the user may read (`known`). Nothing here writes: the browser asks Airflow's API for a restore.
+installations that the user may read (`known`). Nothing here writes: the browser asks Airflow's API for a restore, and
+this app only whether the form can be started (`asked`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep
 from anyio import CapacityLimiter, to_thread
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from binlog_airflow.page import shown
+from binlog_airflow.page import asked, shown
 from binlog_airflow.page.known import Known, known
 from binlog_airflow.page.looks import Looks, Seen
 from pumphouse.status.findings import ago
@@ -32,6 +34,8 @@ _STATIC = {
 }
 # Of its own: those of Airflow's API are not kept waiting by an archive that does not answer.
 _THREADS = 8
+# Of forms and searches, which may take longer: no look waits for them.
+_ASKING = 2
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
@@ -62,7 +66,7 @@ def _chosen(visible: list[Known], cluster: str) -> Known:
 def make() -> FastAPI:  # noqa: C901 - a function for each route
     """The app."""
     app = FastAPI(title="Pumphouse", docs_url=None, redoc_url=None, openapi_url=None)
-    looks, threads = Looks(), CapacityLimiter(_THREADS)
+    looks, threads, asking = Looks(), CapacityLimiter(_THREADS), CapacityLimiter(_ASKING)
     pages = Environment(loader=PackageLoader("binlog_airflow.page", "."), autoescape=True, undefined=StrictUndefined)
     pages.globals.update(ago=ago, clock=clock)
 
@@ -95,6 +99,23 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
     async def status(visible: Visible, cluster: str = "") -> Response:
         return Response(await looked(lambda: _json(visible, cluster)), media_type="application/json")
 
+    @app.post("/check")
+    async def check(visible: Visible, conf: Annotated[dict[str, Any], Body()], cluster: str = "") -> dict[str, str]:
+        here, form = (chosen := _chosen(visible, cluster)).here, chosen.form
+        if form is None:
+            raise HTTPException(403, "you may not start a restore of this installation")
+        seen = await to_thread.run_sync(looks.at, here, limiter=threads)
+        if seen.status is None:
+            return asdict(asked.Checked(refused=seen.problem))
+        archive = seen.status.archive
+        return asdict(await to_thread.run_sync(lambda: asked.check(here, form, conf, archive), limiter=asking))
+
+    @app.get("/search")
+    async def search(visible: Visible, wanted: Annotated[asked.Wanted, Query()]) -> HTMLResponse:
+        chosen = _chosen(visible, wanted.cluster)
+        found = await to_thread.run_sync(lambda: asked.search(chosen.here, wanted), limiter=asking)
+        return HTMLResponse(pages.get_template("found.html").render(found=found, chosen=chosen))
+
     @app.get("/{name}")
     def static(name: str) -> Response:
         if name not in _STATIC:
@@ -119,6 +140,7 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
             "chosen": chosen,
             "spans": list(shown.SPANS),
             "span": span,
+            "kinds": list(asked.KINDS),
             "seen": seen,
             "status": status,
             "headline": Headline(mood="bad", word="Not known", says=(seen.problem,)),

@@ -26,12 +26,23 @@ _RESTORE = "binlog_restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of the restore DAG's form. ``kind``: check, choice, lines or text; ``on``: of a check, as it opens."""
+
+    title: str
+    says: str = ""
+    kind: str = "text"
+    choices: tuple[str, ...] = ()
+    on: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What the restore DAG's form asks: the DAG, and the connections that it offers as targets."""
+    """What the restore DAG's form asks: the DAG, and its fields by their names in a run's conf."""
 
     dag_id: str
     paused: bool
-    targets: tuple[str, ...]
+    fields: dict[str, Field]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +95,18 @@ def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) ->
     )
     form = None
     if of_restore is not None and "target" in dag.params and _may_start(of_restore.dag_id, user, session):
-        targets = tuple(dag.params.get_param("target").schema["enum"])
-        form = Form(dag_id=of_restore.dag_id, paused=bool(of_restore.is_paused), targets=targets)
+        fields = {name: _field(dag.params.get_param(name)) for name in dag.params}
+        form = Form(dag_id=of_restore.dag_id, paused=bool(of_restore.is_paused), fields=fields)
     return Known(prefix=prefix, here=here, dags={name: each.dag_id for name, each in of.items()}, form=form)
+
+
+def _field(param: Any) -> Field:
+    schema = param.schema
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    choices = tuple(schema.get("enum", ()))
+    kind = "choice" if choices else "check" if "boolean" in kinds else "lines" if "array" in kinds else "text"
+    says = param.description or ""
+    return Field(title=schema["title"], says=says, kind=kind, choices=choices, on=param.value is True)
 
 
 def _may_start(dag_id: str, user: BaseUser, session: Any) -> bool:

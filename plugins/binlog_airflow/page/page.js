@@ -21,15 +21,11 @@ function leave(href) {
   link.remove();
 }
 
-function clock(text) {
-  if (!/^\d{15,20}$/.test(text)) return "";
-  return `${new Date(Number(BigInt(text) >> 18n)).toISOString().slice(0, 19).replace("T", " ")}Z`;
-}
-
-function choose(moment) {
-  const field = document.getElementById("to");
+function choose(moment, table) {
+  const field = document.getElementById("to"), tables = document.getElementById("tables");
   field.value = moment;
-  field.dispatchEvent(new Event("input"));
+  field.dispatchEvent(new Event("change"));
+  if (table && !tables.value.trim()) tables.value = table;
   field.scrollIntoView({ block: "center" });
   field.focus();
 }
@@ -43,7 +39,7 @@ function momentAt(line, event) {
 }
 
 async function ask(method, path, body) {
-  const answer = await fetch(new URL(`../api/v2/${path}`, location.href), {
+  const answer = await fetch(new URL(path, location.href), {
     method,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
@@ -54,28 +50,64 @@ async function ask(method, path, body) {
   throw new Error(`Airflow refused it (${answer.status}): ${why}`);
 }
 
+// The fields of the DAG's form that are filled in, by their names in a run's conf.
+function conf(form) {
+  const found = {};
+  for (const each of form.querySelectorAll("[name]")) {
+    if (each.type === "checkbox") found[each.name] = each.checked;
+    else if (!each.value.trim()) continue;
+    else if (each.matches("textarea")) found[each.name] = each.value.split("\n").filter((line) => line.trim());
+    else found[each.name] = each.value;
+  }
+  return found;
+}
+
+// What the page's own side says of the form: which moment it means, and why it cannot be started.
+function check(form) {
+  return ask("POST", `check?cluster=${encodeURIComponent(form.dataset.cluster)}`, conf(form));
+}
+
 async function start(form) {
-  const dag = encodeURIComponent(form.dataset.dag);
-  const value = (id) => document.getElementById(id).value.trim();
-  const tables = value("tables").split(/\s*\n\s*/).filter(Boolean);
-  const conf = {
-    to: value("to"),
-    target: value("target"),
-    tables: tables.length ? tables : null,
-    verify: document.getElementById("verify").checked,
-    dry_run: document.getElementById("dry_run").checked,
-  };
-  if ("paused" in form.dataset) await ask("PATCH", `dags/${dag}`, { is_paused: false });
-  const run = await ask("POST", `dags/${dag}/dagRuns`, { logical_date: null, conf });
-  leave(new URL(`../dags/${dag}/runs/${encodeURIComponent(run.dag_run_id)}`, location.href).href);
+  const { moment, refused } = await check(form);
+  if (refused) throw new Error(refused);
+  const dag = encodeURIComponent(form.dataset.dag), asked = conf(form);
+  document.getElementById("to-is").textContent = moment;
+  if ("paused" in form.dataset) await ask("PATCH", `../api/v2/dags/${dag}`, { is_paused: false });
+  const run = await ask("POST", `../api/v2/dags/${dag}/dagRuns`, { logical_date: null, conf: asked });
+  // The plan of a dry run, or why there is none, stands in the log of its task.
+  const task = asked.dry_run ? "/tasks/plan" : "";
+  leave(new URL(`../dags/${dag}/runs/${encodeURIComponent(run.dag_run_id)}${task}`, location.href).href);
+}
+
+async function search(form) {
+  const query = new URLSearchParams(new FormData(form));
+  query.set("cluster", form.dataset.cluster);
+  const answer = await fetch(new URL(`search?${query}`, location.href));
+  if (!answer.ok || answer.redirected) throw new Error(`Airflow refused it (${answer.status})`);
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.getElementById("found").replaceChildren(...document.adoptNode(found.body).childNodes);
+}
+
+// A form's button is pressed once; what goes wrong stands in the element.
+function sends(form, send, answer) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const button = form.querySelector("[type=submit]");
+    button.disabled = true;
+    answer.textContent = "";
+    send(form)
+      .catch((error) => { answer.textContent = error.message; })
+      .finally(() => { button.disabled = false; });
+  });
 }
 
 // How the element that has the focus is found again on the fresh page.
 function held() {
   const at = document.activeElement;
-  if (at?.dataset.moment) return `[data-moment="${at.dataset.moment}"]`;
-  if (at?.matches(".scroll")) return ".scroll";
-  return at?.hasAttribute("href") ? `[href="${CSS.escape(at.getAttribute("href"))}"]` : null;
+  if (!at?.closest("#seen, #rest")) return null;
+  if (at.dataset.moment) return `[data-moment="${at.dataset.moment}"]`;
+  if (at.matches(".scroll")) return ".scroll";
+  return at.hasAttribute("href") ? `[href="${CSS.escape(at.getAttribute("href"))}"]` : null;
 }
 
 async function again() {
@@ -108,7 +140,7 @@ document.addEventListener("click", (event) => {
     leave(link.href);
   }
   const button = event.target.closest("[data-moment]");
-  if (button) choose(button.dataset.moment);
+  if (button) choose(button.dataset.moment, button.dataset.table);
   const line = event.target.closest("svg.line");
   if (line && document.getElementById("to")) choose(momentAt(line, event));
 });
@@ -126,19 +158,15 @@ document.addEventListener("mousemove", (event) => {
 document.addEventListener("DOMContentLoaded", () => {
   const form = document.getElementById("form");
   if (form) {
-    const field = document.getElementById("to");
-    field.addEventListener("input", () => {
-      document.getElementById("to-is").textContent = clock(field.value.trim());
+    const field = document.getElementById("to"), said = document.getElementById("to-is");
+    field.addEventListener("input", () => { said.textContent = ""; });
+    field.addEventListener("change", async () => {
+      const asked = field.value, found = await check(form).catch((error) => ({ refused: error.message }));
+      if (field.value === asked) said.textContent = found.moment || found.refused;
     });
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const button = form.querySelector("[type=submit]"), answer = document.getElementById("answer");
-      button.disabled = true;
-      answer.textContent = "";
-      start(form)
-        .catch((error) => { answer.textContent = error.message; })
-        .finally(() => { button.disabled = false; });
-    });
+    sends(form, start, document.getElementById("answer"));
   }
+  const wanted = document.getElementById("search");
+  if (wanted) sends(wanted, search, document.getElementById("found"));
   setInterval(again, EVERY_MS);
 });

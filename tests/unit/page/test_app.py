@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,51 +17,94 @@ from binlog_airflow.installation import Installation
 from pumphouse.archive.marks import mark
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.registry.file import FileCluster
-from tests.support.madearchive import MadeSource
+from pumphouse.status.headline import clock
+from tests.support.madearchive import MadeSource, column
 from tests.support.waiting import eventually
 
 # Of what Airflow itself imports.
 pytestmark = [pytest.mark.row("O2"), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 EVIL, SECRET = "<script>alert(1)</script>", "TOP-SECRET"
+KINDS = {"RESTORE": "pumphouse_downstream"}
+LISTS, CHECKS = ("tables", "keys"), ("verify", "dry_run", "accept_losses")
+TEXTS = ("to", "as", "into_database", "key_from", "key_to", "base")
 
 
 class Client:
     """A browser of the app, without Airflow around it."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, known: list[Any]) -> None:
         self._app = app
+        self.known = known
 
     def get(self, path: str) -> httpx.Response:
+        return self.ask("GET", path)
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://airflow") as client:
-                return await client.get(path)
+                return await client.request(method, path, **more)
 
         return asyncio.run(ask())
 
+    def check(self, **conf: Any) -> dict[str, str]:
+        """What the page's side says of a filled-in form."""
+        answer = self.ask("POST", "/check", json={"target": "pumphouse_restore", **conf})
+        assert answer.status_code == 200
+        return dict(answer.json())
+
+
+class Source(MadeSource):
+    """A source with a table whose rows went in one transaction, ``deleted``, and which was then dropped."""
+
+    deleted = 0
+
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+def source(tmp_path: Path) -> Source:
+    source = Source(tmp_path / "archive", FileCluster(tmp_path / "cluster").cluster_id())
+    source.ts = int(FileCluster(tmp_path / "cluster").tso())
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as txn:
+        for id_ in range(3):
+            txn.insert("t", id=id_)
+    with source.txn() as txn:
+        for id_ in range(3):
+            txn.delete("t", id_)
+    source.deleted = source.ts
+    source.drop_table("t")
+    source.cut()
+    return source
+
+
+@pytest.fixture
+def client(tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch) -> Client:
     from binlog_airflow.page import app
-    from binlog_airflow.page.known import Form, Known
+    from binlog_airflow.page.known import Field, Form, Known
 
     cluster = FileCluster(tmp_path / "cluster")
-    source = MadeSource(tmp_path / "archive", cluster.cluster_id())
-    source.ts = int(cluster.tso())
-    mark(source.archive, source.genesis(), EVIL)
+    mark(source.archive, source.archive.genesis().ts, EVIL)
     pump = NodeStatus(node_id="pump-1", host=EVIL, state=NodeState.ONLINE, update_ts=cluster.tso())
     cluster.update_node(NodeKind.PUMP, pump.node_id, lambda _: pump)
     for name, found in {
         "ARCHIVE": {"login": "key", "extra": {"root": f"file://{tmp_path}/archive"}},
         "CLUSTER": {"extra": {"url": f"file://{tmp_path}/cluster"}},
         "DOWNSTREAM": {"host": "127.0.0.1", "port": 1, "login": EVIL},
+        "RESTORE": {"host": "127.0.0.1", "port": 1, "login": EVIL},
+        "SOURCE": {"host": "127.0.0.1", "port": 1, "login": EVIL},
     }.items():
-        connection = {"conn_type": f"pumphouse_{name.lower()}", "password": SECRET, **found}
+        connection = {"conn_type": KINDS.get(name, f"pumphouse_{name.lower()}"), "password": SECRET, **found}
         monkeypatch.setenv(f"AIRFLOW_CONN_PUMPHOUSE_{name}", json.dumps(connection))
     made = app.make()
-    form = Form(dag_id="binlog_restore", paused=False, targets=(EVIL,))
+    fields = {name: Field(title=EVIL, says=EVIL) for name in TEXTS}
+    fields |= {name: Field(title=EVIL, says=EVIL, kind="lines") for name in LISTS}
+    fields |= {name: Field(title=EVIL, says=EVIL, kind="check") for name in CHECKS}
+    fields["target"] = Field(title=EVIL, kind="choice", choices=(EVIL, "pumphouse_restore", "pumphouse_source"))
+    form = Form(dag_id="binlog_restore", paused=False, fields=fields)
     one = Known(prefix="", here=Installation(), dags={}, form=form)
-    made.dependency_overrides[app._visible] = lambda: [one]
-    return Client(made)
+    known = [one]
+    made.dependency_overrides[app._visible] = lambda: known
+    return Client(made, known)
 
 
 def test_no_name_or_message_is_markup_and_no_secret_is_shown(client: Client) -> None:
@@ -78,3 +123,83 @@ def test_no_name_or_message_is_markup_and_no_secret_is_shown(client: Client) -> 
 def test_an_archive_that_is_gone_is_not_safe(client: Client, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "archive")
     assert ">Not safe<" in client.get("/").text
+
+
+def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anything_runs(
+    client: Client, source: Source
+) -> None:
+    first, end = source.archive.genesis().ts, source.archive.end()
+    for ts, why in ((first - 1, "before the first moment"), (end + (60_000 << 18), "not archived yet")):
+        said = client.check(to=str(ts))
+        assert said["moment"] == ""
+        assert why in said["refused"]
+        assert f"type a moment from {clock(first)} to {clock(end)}, or latest" in said["refused"]
+    assert client.check(to="after lunch")["refused"].startswith("'after lunch' is no time")
+    for good in (str(end), "latest", "before DDL 103"):
+        said = client.check(to=good)
+        assert said["refused"] == ""
+        assert clock(end)[:-4] in said["moment"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "why"),
+    [
+        ({"target": "pumphouse_source"}, "the source is restored to by tables alone"),
+        ({"as": "d.t2"}, "are for tables"),
+        ({"tables": ["t"]}, "t is no table"),
+        ({"target": "pumphouse_archive", "tables": ["d.t"]}, "none of the targets that the form offers"),
+    ],
+)
+def test_what_is_wrong_with_a_form_by_itself_is_refused_before_anything_runs(
+    client: Client, conf: dict[str, Any], why: str
+) -> None:
+    said = client.check(to="latest", **conf)
+    assert why in said["refused"]
+    assert said["moment"].startswith("the archive's end")
+    assert client.check(to="latest", target="pumphouse_source", tables=["d.t"], **{"as": "d.t2"})["refused"] == ""
+
+
+def test_a_search_finds_the_delete_and_the_drop_with_the_moment_before_each(client: Client, source: Source) -> None:
+    page = client.get("/search?since=1%20day%20ago&rows=2").text
+    at = [page.index(text) for text in ("drop table: d.t", "d.t: 3 deleted")]
+    assert at == sorted(at)  # the latest first
+    for ts in (source.deleted, source.jobs[-1].commit_ts):
+        assert f'data-moment="{ts - 1}" data-table="d.t"' in page
+    assert "inserted" not in page
+    assert "DROP TABLE" not in page  # the text of a DDL stays in the archive
+    assert "pumphouse archive find --from &#39;1 day ago&#39;" in page
+    assert "d.t: 3 deleted" not in client.get("/search?since=1%20day%20ago&rows=4").text
+    assert "d.t: 3 inserted" in client.get("/search?since=1%20day%20ago&kind=all%20changes").text
+    refused = client.get(f"/search?since=1%20day%20ago&table=d.{EVIL}").text
+    assert EVIL not in refused
+    assert "no table is called d.&lt;script&gt;" in refused
+    assert "is no time" in client.get("/search?since=lunch").text
+
+
+def test_a_search_that_takes_too_long_says_how_far_it_came_and_what_to_type(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from binlog_airflow.page import asked
+
+    monkeypatch.setattr(asked, "_WITHIN_S", -1.0)
+    page = client.get("/search?since=1%20day%20ago&table=d.t").text
+    assert "reading segments, 0 of 2" in page
+    assert "--table d.t --kind delete --kind ddl --rows 1" in page
+
+
+def test_a_hundred_thousand_are_not_shown(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from binlog_airflow.page import asked
+
+    monkeypatch.setattr(asked, "_SHOWN", 1)
+    page = client.get("/search?since=1%20day%20ago").text
+    assert "2 found, of which these are the latest" in page
+    assert "drop table: d.t" in page
+    assert "deleted<" not in page
+
+
+def test_who_may_start_no_restore_gets_no_form_checked(client: Client) -> None:
+    assert client.ask("POST", "/check", json={}).status_code == 200
+    one = client.known[0]
+    client.known[0] = replace(one, form=None)
+    assert client.ask("POST", "/check", json={}).status_code == 403
+    assert "Restore to here" not in client.get("/search?since=1%20day%20ago").text

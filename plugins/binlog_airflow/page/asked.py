@@ -1,0 +1,194 @@
+"""What a user asks of an installation on its page: whether a form can be started, and what happened in its archive.
+
+Both read the archive and the cluster, and no database server: whether a target has a table of that name already, its
+run says, which connects to it anyway, within seconds and with the way out.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.exceptions import AirflowException
+from pydantic import BaseModel, Field
+
+from binlog_airflow import tasks
+from binlog_airflow.advice import in_airflow
+from binlog_airflow.hooks import ARCHIVE
+from binlog_airflow.page.known import Form
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso
+from pumphouse.status.headline import clock
+
+if TYPE_CHECKING:
+    from binlog_airflow.installation import Installation
+    from pumphouse.restore.find import Found
+    from pumphouse.status.report import ArchiveStatus
+
+# What a search shows, and how long it reads at most: who wants more types the command.
+_SHOWN = 100
+_WITHIN_S = 5.0
+_NAMED = 3
+_LATEST = "latest"
+# What is looked for: its name in the form -> kinds of `archive find`.
+KINDS = {
+    "deleted rows and DDLs": ("delete", "ddl"),
+    "all changes": ("insert", "update", "delete", "ddl"),
+    "DDLs": ("ddl",),
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The moment that a form means, in words ('' = none), and why it is not started ('' = it may be)."""
+
+    moment: str = ""
+    refused: str = ""
+
+
+def check(here: Installation, form: Form, conf: dict[str, Any], archive: ArchiveStatus) -> Checked:
+    """Hold a filled-in form against the restorable range; its tables and the target are the run's to look at."""
+
+    def asked() -> Checked:
+        moment = tasks.moment_of(str(conf.get("to") or ""), here.settings())
+        if refused := out_of_range(moment, archive):
+            return Checked(refused=refused)
+        said = f"the archive's end, {clock(archive.end)}" if moment is None else clock(moment)
+        fields = tasks.RestoreForm.of(dict.fromkeys(form.fields) | conf)
+        if fields.target not in form.fields["target"].choices:
+            return Checked(moment=said, refused=f"{fields.target} is none of the targets that the form offers")
+        try:
+            tasks.check_form(fields, here)
+        except BinlogError as error:
+            return Checked(moment=said, refused=error.said(in_airflow))
+        return Checked(moment=said)
+
+    return _or_why(asked, lambda why: Checked(refused=why))
+
+
+def out_of_range(moment: Tso | None, archive: ArchiveStatus) -> str:
+    """Why a moment cannot be restored, and what can ('' = it can); None = the archive's end."""
+    first, end = archive.restorable_from, archive.end
+    if first is None or end is None:
+        return archive.problem or "nothing can be restored: the archive has no dump"
+    if moment is None or first <= moment <= end:
+        return ""
+    why = "is from before the first moment" if moment < first else "is not archived yet"
+    newer = "" if moment < first else "; the next snapshot brings in what was written since"
+    range_ = f"{clock(first)} to {clock(end)}"
+    return f"{clock(moment)} {why}: type a moment from {range_}, or {_LATEST}, which is that end{newer}"
+
+
+class Wanted(BaseModel):
+    """What a search is for, as its form says it. ``rows``: so many in one transaction, or more."""
+
+    cluster: str = ""
+    table: str = ""
+    since: str = "1 hour ago"
+    until: str = _LATEST
+    kind: str = ""
+    rows: int = Field(1, ge=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Something that happened: what, the newest moment ``before`` it, and its table where it is one."""
+
+    before: Tso
+    at: Tso
+    what: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What was found, the latest first, what there is to say of it, and the command that searches so."""
+
+    rows: tuple[Row, ...] = ()
+    says: tuple[str, ...] = ()
+    command: str = ""
+    refused: str = ""
+
+
+class _LongEnoughError(Exception):
+    """The time for a search is over."""
+
+
+def search(here: Installation, wanted: Wanted) -> Searched:
+    """Transactions and DDLs between two moments, as `pumphouse archive find` finds them; no row and no DDL's text."""
+    table, kinds = wanted.table.strip(), KINDS.get(wanted.kind) or next(iter(KINDS.values()))
+
+    def asked() -> Searched:
+        from pumphouse.archive.view import read_view
+        from pumphouse.parts import Parts
+        from pumphouse.restore.find import Sought, bounds, find
+
+        settings = here.settings()
+        words = ["pumphouse", "archive", "find", "--from", wanted.since, "--to", wanted.until]
+        words += ["--table", table] * bool(table)
+        words += [word for each in kinds for word in ("--kind", each)] + ["--rows", str(wanted.rows)]
+        words += ["--archive", settings.archive.root] * (here.archive != ARCHIVE)
+        after, upto = tasks.moment_of(wanted.since, settings), tasks.moment_of(wanted.until, settings)
+        found: deque[Found] = deque(maxlen=_SHOWN)
+        count, read, limit = 0, "", time.monotonic() + _WITHIN_S
+
+        def tell(step: str, done: int, total: int) -> None:
+            nonlocal read
+            read = f"{step}, {done} of {total}"
+            if time.monotonic() > limit:
+                raise _LongEnoughError
+
+        with Parts(settings) as parts:
+            archive = parts.readable_archive
+            view = read_view(archive, since=archive.end() if after is None else after)
+            begin, end = bounds(view, view.end if after is None else after, upto)
+            sought = Sought(
+                after=begin, upto=end, tables=(table,) if table else (), kinds=frozenset(kinds), rows=wanted.rows
+            )
+            says = [f"searched from {clock(begin)} to {clock(end)}" + ", where the archive ends" * (end == view.end)]
+            try:
+                for each in find(archive, view, sought, tell):
+                    found.append(each)
+                    count += 1
+            except _LongEnoughError:
+                some = f"{_WITHIN_S:.0f} s ({read}, the oldest first)"
+                says = [f"not all was read within {some}: choose a shorter time, or type the command"]
+        if count > len(found):
+            says.append(f"{count:,} found, of which these are the latest")
+        if not found:
+            says.append(
+                "nothing found" + (f" with {wanted.rows} rows or more in one transaction" if wanted.rows > 1 else "")
+            )
+        return Searched(rows=tuple(map(_row, reversed(found))), says=tuple(says), command=shlex.join(words))
+
+    return _or_why(asked, lambda why: Searched(refused=why))
+
+
+def _row(found: Found) -> Row:
+    names = found.of or tuple(each.table for each in found.tables)
+    each = found.of if found.action else tuple(map(str, found.tables))
+    more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
+    what = ("; ".join(each[:_NAMED])) + more
+    if found.action:
+        what = f"{found.action.lower().replace('_', ' ')}: {what}"
+    return Row(
+        before=found.before,
+        at=found.commit_ts,
+        what=what,
+        table=names[0] if len(names) == 1 and "." in names[0] else "",
+    )
+
+
+def _or_why(ask: Callable[[], T], refused: Callable[[str], T]) -> T:
+    try:
+        return ask()
+    except BinlogError as error:
+        return refused(error.said(in_airflow))
+    except AirflowException as error:
+        return refused(str(error))
