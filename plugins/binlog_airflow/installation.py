@@ -32,7 +32,8 @@ class Installation:
         source: the database that dumps read.
         targets: what loads keep up to date and GC waits for, of which the first is `target`; none = as the settings
             say, and `target` is ``pumphouse_downstream``.
-        restore_targets: what restores may replace, of which the first is `restore_target`; none = as the settings say.
+        restore_targets: what restores may replace, of which the first is `restore_target`, and the source where it may
+            get tables; none = as the settings say.
         settings_file: in place of pumphouse.toml; '' = that.
     """
 
@@ -112,16 +113,18 @@ class Installation:
         for conn_id in dict.fromkeys([*settings.loaded, *settings.waited_for, *sections]):
             with _read_or(unread, conn_id), there_or(conn_id == DOWNSTREAM and conn_id not in named):
                 loaded[conn_id] = self.settings(downstream=conn_id, server_alone=True).target
-        for conn_id in settings.airflow.restore_targets:
-            if conn_id == self.source:  # it takes tables beside what it has, and is replaced by nothing
-                continue
+        for conn_id in self.replaced(settings):
             with _read_or(unread, conn_id), there_or("restore_targets" not in settings.airflow.model_fields_set):
                 restored[conn_id] = self.settings(restore=conn_id, server_alone=True).restore_target
         return loaded, restored
 
+    def replaced(self, settings: Settings) -> tuple[str, ...]:
+        """Connections of what restores may replace: the source takes tables beside what it has, and is none of them."""
+        return tuple(each for each in settings.airflow.restore_targets if each != self.source)
+
     def drill_connection(self, into: str) -> str:
         """The connection of a drill's server."""
-        restore = self.restore_targets[0] if self.restore_targets else RESTORE_TARGET
+        restore = next((each for each in self.restore_targets if each != self.source), RESTORE_TARGET)
         return {"restore_target": restore, "target": self.target}.get(into, into)
 
     def of_drill(self, into: str) -> tuple[Settings, Into]:

@@ -353,7 +353,7 @@ class PumphouseApplyOperator(PumphouseOperator):
                 hint="make a backfill of it: in the form, or `airflow backfill create --dag-id binlog_apply …`",
             )
         if not self.conn_id:
-            offered = ", ".join(self.here.parsed("airflow").airflow.restore_targets)
+            offered = ", ".join(self.here.replaced(self.here.parsed("airflow")))
             raise UsageError("no target is named", hint=f"give `target` in the conf: {offered}")
         if self.stop == "":
             raise UsageError("stop came out empty", hint="None = no stop before the interval's end")

@@ -229,9 +229,9 @@ def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise LoadError(
-            f"target {connection.name} has {', '.join(found[:5])}{more} already: a restore of parts replaces nothing",
-            hint="restore under another name: --as DATABASE.TABLE for one table (the form's *Name there*), "
-            "--into-database DATABASE for several (*Database there*); or rename what is there. "
+            f"target {connection.name} has {', '.join(found[:5])}{more} already: no table is replaced",
+            hint="give it a *Name there*, --as DATABASE.TABLE; several tables a *Database there*, "
+            "--into-database DATABASE; or rename what is there. "
             "Did an earlier run of this restore come to its end? Then they are its copies",
             target=connection.name,
             tables=found,

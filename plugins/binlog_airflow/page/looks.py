@@ -123,7 +123,7 @@ def _targets(here: Installation, settings: Settings, unread: dict[str, str]) -> 
     for conn_id, server in loaded.items():
         if not here.targets or conn_id in here.targets:
             found["target" if conn_id == here.target else f"targets.{conn_id}"] = server
-    first = settings.airflow.restore_targets[:1]  # the second does not take its name where it is not read
+    first = here.replaced(settings)[:1]  # the second does not take its name where it is not read
     for conn_id, server in restored.items():
         found["restore_target" if conn_id in first else f"restore_target.{conn_id}"] = server
     return found

@@ -37,7 +37,7 @@ class ApplyOperator(PumphouseApplyOperator):
 
 def make(names: Names) -> DAG:
     """Archive -> restored target, interval by interval."""
-    settings = names.parsed("airflow").airflow
+    restored = names.installation.replaced(names.parsed("airflow"))
     with names.dag(
         "binlog_apply",
         __doc__,
@@ -49,7 +49,7 @@ def make(names: Names) -> DAG:
                 # A run without conf names no server.
                 None,
                 type=["null", "string"],
-                enum=[None, *settings.restore_targets],
+                enum=[None, *restored],
                 title="Target",
                 description="required: connection of a server that was restored; the list is the setting "
                 "airflow.restore_targets",

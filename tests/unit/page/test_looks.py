@@ -85,3 +85,19 @@ def test_a_connection_that_nobody_made_gives_its_section_to_no_other(
     assert {name: server.host for name, server in found.items() if server.host} == {"restore_target.second": "db2"}
     assert "first" in unread["first"]
     assert len(unread) == 1
+
+
+def test_the_source_is_no_target_that_a_restore_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PUMPHOUSE_SOURCE", "PUMPHOUSE_RESTORE"):
+        kind = "pumphouse_source" if name == "PUMPHOUSE_SOURCE" else "pumphouse_downstream"
+        said = {"conn_type": kind, "host": name.lower(), "login": "root"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(said))
+    for name, field in (("ARCHIVE", "root"), ("CLUSTER", "url")):
+        said = {"conn_type": f"pumphouse_{name.lower()}", "extra": {field: f"file://{tmp_path}/{name}"}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_PUMPHOUSE_{name}", json.dumps(said))
+    here = Installation(restore_targets=("pumphouse_restore", "pumphouse_source"))
+    unread: dict[str, str] = {}
+    found = looks._targets(here, here.settings(), unread)
+    assert {name: server.host for name, server in found.items()} == {"restore_target": "pumphouse_restore"}
+    assert unread == {}  # nor is it a connection of the wrong type
+    assert here.of_server("pumphouse_source")[1] == "source"
