@@ -160,6 +160,19 @@ def test_apply_has_real_data_intervals_for_backfill_and_a_form(parsed: Any) -> N
     assert parsed["dags"]["binlog_apply"]["params"] == {"target": None, "stop": None}
 
 
+@pytest.mark.row("R1")
+def test_the_source_is_offered_for_tables_and_nowhere_else(in_airflow: Callable[..., Any]) -> None:
+    script = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(%r)
+names = ("binlog_restore", "binlog_apply")
+print(json.dumps([bag.dags[name].params.get_param("target").schema["enum"] for name in names]))
+""" % str(ROOT / "dags")  # noqa: UP031
+    both = ["pumphouse_restore", "pumphouse_source"]
+    assert in_airflow(script, PUMPHOUSE_AIRFLOW__RESTORE_TARGETS=",".join(both)) == [both, [None, both[0]]]
+
+
 @pytest.mark.row("O1", "A5")
 def test_a_dump_moves_the_archive_and_may_be_of_some_tables(parsed: Any) -> None:
     dump = parsed["dags"]["binlog_dump"]
