@@ -14,6 +14,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal
+from pumphouse.capture.keys import writes_actions
 from pumphouse.capture.lease import Progress
 from pumphouse.capture.passed import require_goes_on
 from pumphouse.capture.prepared import Prepared, read_again
@@ -80,7 +81,7 @@ class Follower:
         schema: Schema,
         schemas: Schemas,
         history: MysqlTableSource,
-        fits: Callable[[SourceSettings], bool],
+        fits: Callable[[SourceSettings], None],
         paused: Callable[[], bool],
         stop: threading.Event,
         clock: Clock,
@@ -165,9 +166,11 @@ class Follower:
             try:
                 source = find_primary(self._settings.source, capture)
                 there = require_goes_on(source, position, server)
-                writes_actions = self._fits(source)
                 if there != server:
+                    self._fits(source)
                     position = replace(position, file="", offset=0)  # of the other one's binlog
+                with session(source) as connection:  # it may have been started with other settings
+                    writes = writes_actions(connection, self._flavor)
                 server, self._read_now = there, source
                 with open_stream(
                     source,
@@ -180,7 +183,7 @@ class Follower:
                     stop=self._stop,
                 ) as stream:
                     self._lost = ""
-                    self._inbox.put(_Begins(server, source, stream, writes_actions))
+                    self._inbox.put(_Begins(server, source, stream, writes))
                     for item in stream:
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
@@ -235,6 +238,7 @@ class Follower:
         elif isinstance(item, _Begins):
             self._stream, self._asked, self._source = item.stream, None, item.source
             self._schema.writes_actions = item.writes_actions
+            self._schema.refuse_actions()
             if item.server != self._server:
                 self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):

@@ -159,7 +159,8 @@ class _Run:
         with session(settings.source) as connection:
             own = own_databases(settings, connection, self._history)
             _require_fit(connection, settings, own)
-            return _There(settings, identity(connection), own, _writes_actions(connection))
+            writes = writes_actions(connection, flavor_of(server_kind(connection).version))
+            return _There(settings, identity(connection), own, writes)
 
     def answer(
         self, stack: ExitStack, lease: Lease, there: _There | None, *, anew: bool
@@ -219,15 +220,11 @@ class _Run:
         )
         self._reconcile(schema, publisher, journal.mark, there.settings.source)
 
-        def fits(source: SourceSettings) -> bool:
-            """Whether it writes what foreign keys change; ConfigError where it cannot be captured, or is a target.
-
-            It may be a server that took the source's place, or have been started with other settings.
-            """
+        def fits(source: SourceSettings) -> None:
+            """ConfigError where a server that took the source's place cannot be captured, or is a target."""
             require_no_target(source, self._settings.target_sections)
             with session(source) as connection:
                 _require_fit(connection, self._of(source), there.own)
-                return _writes_actions(connection)
 
         self._follower = Follower(
             self._settings,
@@ -452,10 +449,6 @@ def _history_table(history: JobSource | None) -> MysqlTableSource:
             "source, in a database of its own, or on any other server that is no target",
         )
     return history
-
-
-def _writes_actions(connection: ServerConnection) -> bool:
-    return writes_actions(connection, flavor_of(server_kind(connection).version))
 
 
 def _require_fit(connection: ServerConnection, settings: Settings, own: frozenset[str]) -> None:
