@@ -124,8 +124,9 @@ class Installation:
 
     def drill_connection(self, into: str) -> str:
         """The connection of a drill's server."""
-        restore = next((each for each in self.restore_targets if each != self.source), RESTORE_TARGET)
-        return {"restore_target": restore, "target": self.target}.get(into, into)
+        # Where an installation names its source alone, that is refused: nothing of it goes to another one's server.
+        replaced = [each for each in self.restore_targets if each != self.source] or self.restore_targets
+        return {"restore_target": replaced[0] if replaced else RESTORE_TARGET, "target": self.target}.get(into, into)
 
     def of_drill(self, into: str) -> tuple[Settings, Into]:
         """Settings of a drill, whose server is that of the section's connection."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+import psutil
 import pymysql
 import pytest
 
@@ -19,7 +20,7 @@ from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
 from tests.stack.local import CAPTURE
 from tests.stack.mariadb import MariaDbServer
-from tests.support import mariadb
+from tests.support import capturing, mariadb
 from tests.support.capturedstack import CapturedStack, SemiSyncStack, as_json, captured_stack
 from tests.support.capturing import rows_of
 from tests.support.waiting import eventually
@@ -193,6 +194,28 @@ def test_a_source_that_goes_on_by_itself_is_told_and_waits_again_once_it_can() -
         source.start()
         stack.run("INSERT INTO shop.a VALUES (2)")
         stack.require_equal()
+
+
+def test_a_capture_that_connects_again_does_not_wait_for_a_ddl_that_waits_for_it() -> None:
+    with mariadb.directory_in_memory() as directory, running(directory) as stack:
+        done = threading.Event()
+
+        def alter() -> None:
+            stack.run("ALTER TABLE shop.a ADD COLUMN b INT")
+            done.set()
+
+        writer, capture = threading.Thread(target=alter), psutil.Process(stack.supervisor.pid(CAPTURE))
+        capture.suspend()
+        writer.start()
+        assert not done.wait(3), "it did not wait for the capture"
+        with stack.source() as other:
+            for (dump,) in rows_of(
+                other, "SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND = 'Binlog Dump'"
+            ):
+                capturing.end(other, dump)
+        capture.resume()
+        assert done.wait(60), "each waits for the other"
+        writer.join()
 
 
 def test_what_is_not_set_for_it_is_said(tmp_path: Path) -> None:

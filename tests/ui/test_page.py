@@ -254,6 +254,8 @@ def test_a_mistake_is_found_on_the_page_and_its_table_restored_beside_the_live_o
     admin.click("//form[@id='search']//button")
     admin.says("drop table: shop.gone", "shop.notes: 20 deleted")
     _fit(admin, "found")
+    admin.click("//tr[contains(., 'drop table: shop.gone')]//button")
+    assert admin.find("//textarea[@id='tables']").get_attribute("value") == "shop.gone"
     admin.fill("//input[@id='sought']", "shop.notes\n")  # Enter searches, too
     eventually(lambda: "drop table: shop.gone" not in admin.text())
     admin.click("//tr[contains(., 'shop.notes: 20 deleted')]//button")

@@ -20,8 +20,9 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Respo
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from binlog_airflow.installation import Installation
 from binlog_airflow.page import asked, shown
-from binlog_airflow.page.known import Known, known
+from binlog_airflow.page.known import Form, Known, known
 from binlog_airflow.page.looks import Looks, Seen
 from pumphouse.status.findings import ago
 from pumphouse.status.headline import Headline, clock, headline
@@ -34,8 +35,9 @@ _STATIC = {
 }
 # Of its own: those of Airflow's API are not kept waiting by an archive that does not answer.
 _THREADS = 8
-# Of forms and searches, which may take longer: no look waits for them.
+# Of forms and, apart, of searches, which may take longer: no look waits for them. So many searches may wait.
 _ASKING = 2
+_WAITING = 4
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
@@ -63,10 +65,19 @@ def _chosen(visible: list[Known], cluster: str) -> Known:
     return found or visible[0]
 
 
+def _restorable(visible: list[Known], cluster: str) -> tuple[Installation, Form]:
+    """An installation of which the user may start a restore, and the form; what a search says is for them alone."""
+    chosen = _chosen(visible, cluster)
+    if chosen.form is None:
+        raise HTTPException(403, "you may not start a restore of this installation")
+    return chosen.here, chosen.form
+
+
 def make() -> FastAPI:  # noqa: C901 - a function for each route
     """The app."""
     app = FastAPI(title="Pumphouse", docs_url=None, redoc_url=None, openapi_url=None)
-    looks, threads, asking = Looks(), CapacityLimiter(_THREADS), CapacityLimiter(_ASKING)
+    looks, threads = Looks(), CapacityLimiter(_THREADS)
+    checking, searching = CapacityLimiter(_ASKING), CapacityLimiter(_ASKING)
     pages = Environment(loader=PackageLoader("binlog_airflow.page", "."), autoescape=True, undefined=StrictUndefined)
     pages.globals.update(ago=ago, clock=clock)
 
@@ -100,21 +111,22 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
         return Response(await looked(lambda: _json(visible, cluster)), media_type="application/json")
 
     @app.post("/check")
-    async def check(visible: Visible, conf: Annotated[dict[str, Any], Body()], cluster: str = "") -> dict[str, str]:
-        here, form = (chosen := _chosen(visible, cluster)).here, chosen.form
-        if form is None:
-            raise HTTPException(403, "you may not start a restore of this installation")
+    async def check(visible: Visible, conf: Annotated[asked.Conf, Body()], cluster: str = "") -> dict[str, str]:
+        here, form = _restorable(visible, cluster)
         seen = await to_thread.run_sync(looks.at, here, limiter=threads)
         if seen.status is None:
             return asdict(asked.Checked(refused=seen.problem))
         archive = seen.status.archive
-        return asdict(await to_thread.run_sync(lambda: asked.check(here, form, conf, archive), limiter=asking))
+        return asdict(await to_thread.run_sync(lambda: asked.check(here, form, conf, archive), limiter=checking))
 
     @app.get("/search")
     async def search(visible: Visible, wanted: Annotated[asked.Wanted, Query()]) -> HTMLResponse:
-        chosen = _chosen(visible, wanted.cluster)
-        found = await to_thread.run_sync(lambda: asked.search(chosen.here, wanted), limiter=asking)
-        return HTMLResponse(pages.get_template("found.html").render(found=found, chosen=chosen))
+        here, _ = _restorable(visible, wanted.cluster)
+        if searching.statistics().tasks_waiting < _WAITING:
+            found = await to_thread.run_sync(lambda: asked.search(here, wanted), limiter=searching)
+        else:
+            found = asked.Searched(refused="others are searching: try again in some seconds")
+        return HTMLResponse(pages.get_template("found.html").render(found=found))
 
     @app.get("/{name}")
     def static(name: str) -> Response:

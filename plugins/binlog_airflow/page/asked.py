@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow.exceptions import AirflowException
 from pydantic import BaseModel, Field
@@ -21,7 +21,7 @@ from binlog_airflow.advice import in_airflow
 from binlog_airflow.hooks import ARCHIVE
 from binlog_airflow.page.known import Form
 from pumphouse.errors import BinlogError
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, compose, physical_ms
 from pumphouse.status.headline import clock
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pumphouse.restore.find import Found
     from pumphouse.status.report import ArchiveStatus
 
-# What a search shows, and how long it reads at most: who wants more types the command.
+# What a search shows, and how long it reads rows at most: who wants more types the command.
 _SHOWN = 100
 _WITHIN_S = 5.0
 _NAMED = 3
@@ -40,6 +40,10 @@ KINDS = {
     "all changes": ("insert", "update", "delete", "ddl"),
     "DDLs": ("ddl",),
 }
+
+# What the fields of a form are in a run's conf, and which it is by the kind of field; else it is text.
+Conf = dict[str, bool | str | list[str]]
+_SHAPES: Mapping[str, type] = {"check": bool, "lines": list}
 
 T = TypeVar("T")
 
@@ -52,18 +56,26 @@ class Checked:
     refused: str = ""
 
 
-def check(here: Installation, form: Form, conf: dict[str, Any], archive: ArchiveStatus) -> Checked:
+def check(here: Installation, form: Form, conf: Conf, seen: ArchiveStatus) -> Checked:
     """Hold a filled-in form against the restorable range; its tables and the target are the run's to look at."""
+    for name, value in conf.items():
+        if name not in form.fields or not isinstance(value, _SHAPES.get(form.fields[name].kind, str)):
+            return Checked(refused=f"{name!r:.60} is no field of the form, or has no such value")
 
     def asked() -> Checked:
-        moment = tasks.moment_of(str(conf.get("to") or ""), here.settings())
+        settings = here.settings()
+        moment, archive = tasks.moment_of(str(conf.get("to") or ""), settings), seen
+        if moment is not None and archive.end is not None and moment > archive.end:
+            archive = replace(archive, end=tasks.archive_end(here))  # a search has seen more than the last look
         if refused := out_of_range(moment, archive):
             return Checked(refused=refused)
         said = f"the archive's end, {clock(archive.end)}" if moment is None else clock(moment)
-        fields = tasks.RestoreForm.of(dict.fromkeys(form.fields) | conf)
+        fields = tasks.RestoreForm.of({**dict.fromkeys(form.fields), **conf})
         if fields.target not in form.fields["target"].choices:
             return Checked(moment=said, refused=f"{fields.target} is none of the targets that the form offers")
         try:
+            if fields.base:
+                tasks.moment_of(fields.base, settings)
             tasks.check_form(fields, here)
         except BinlogError as error:
             return Checked(moment=said, refused=error.said(in_airflow))
@@ -81,7 +93,8 @@ def out_of_range(moment: Tso | None, archive: ArchiveStatus) -> str:
         return ""
     why = "is from before the first moment" if moment < first else "is not archived yet"
     newer = "" if moment < first else "; the next snapshot brings in what was written since"
-    range_ = f"{clock(first)} to {clock(end)}"
+    whole = compose(-(-physical_ms(first) // 1000) * 1000)  # as it is typed, without a fraction, it lies in the range
+    range_ = f"{clock(whole)} to {clock(end)}"
     return f"{clock(moment)} {why}: type a moment from {range_}, or {_LATEST}, which is that end{newer}"
 
 
@@ -98,12 +111,12 @@ class Wanted(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Something that happened: what, the newest moment ``before`` it, and its table where it is one."""
+    """Something that happened: what, the newest moment ``before`` it, and its tables as the form takes them."""
 
     before: Tso
     at: Tso
     what: str
-    table: str
+    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +135,7 @@ class _LongEnoughError(Exception):
 
 def search(here: Installation, wanted: Wanted) -> Searched:
     """Transactions and DDLs between two moments, as `pumphouse archive find` finds them; no row and no DDL's text."""
-    table, kinds = wanted.table.strip(), KINDS.get(wanted.kind) or next(iter(KINDS.values()))
+    table, kinds = wanted.table.strip().replace("%", "*"), KINDS.get(wanted.kind) or next(iter(KINDS.values()))
 
     def asked() -> Searched:
         from pumphouse.archive.view import read_view
@@ -133,16 +146,18 @@ def search(here: Installation, wanted: Wanted) -> Searched:
         words = ["pumphouse", "archive", "find", "--from", wanted.since, "--to", wanted.until]
         words += ["--table", table] * bool(table)
         words += [word for each in kinds for word in ("--kind", each)] + ["--rows", str(wanted.rows)]
-        words += ["--archive", settings.archive.root] * (here.archive != ARCHIVE)
         after, upto = tasks.moment_of(wanted.since, settings), tasks.moment_of(wanted.until, settings)
         found: deque[Found] = deque(maxlen=_SHOWN)
         count, read, limit = 0, "", time.monotonic() + _WITHIN_S
 
+        def in_time() -> None:
+            if time.monotonic() > limit:
+                raise _LongEnoughError
+
         def tell(step: str, done: int, total: int) -> None:
             nonlocal read
             read = f"{step}, {done} of {total}"
-            if time.monotonic() > limit:
-                raise _LongEnoughError
+            in_time()
 
         with Parts(settings) as parts:
             archive = parts.readable_archive
@@ -156,16 +171,18 @@ def search(here: Installation, wanted: Wanted) -> Searched:
                 for each in find(archive, view, sought, tell):
                     found.append(each)
                     count += 1
+                    in_time()
             except _LongEnoughError:
-                some = f"{_WITHIN_S:.0f} s ({read}, the oldest first)"
-                says = [f"not all was read within {some}: choose a shorter time, or type the command"]
+                some = f"{_WITHIN_S:.0f} s ({read or 'DDLs'}, the oldest first)"
+                says.append(f"not all of that was read within {some}: choose a shorter time, or type the command")
         if count > len(found):
             says.append(f"{count:,} found, of which these are the latest")
         if not found:
             says.append(
                 "nothing found" + (f" with {wanted.rows} rows or more in one transaction" if wanted.rows > 1 else "")
             )
-        return Searched(rows=tuple(map(_row, reversed(found))), says=tuple(says), command=shlex.join(words))
+        command = shlex.join(words) if here.archive == ARCHIVE else ""
+        return Searched(rows=tuple(map(_row, reversed(found))), says=tuple(says), command=command)
 
     return _or_why(asked, lambda why: Searched(refused=why))
 
@@ -181,7 +198,7 @@ def _row(found: Found) -> Row:
         before=found.before,
         at=found.commit_ts,
         what=what,
-        table=names[0] if len(names) == 1 and "." in names[0] else "",
+        tables=tuple(each if "." in each else f"{each}.%" for each in names),
     )
 
 

@@ -1,6 +1,7 @@
 """Which installations there are, as Airflow stores their DAGs, and what of them a user may see and do.
 
-Whoever may read all DAGs of an installation sees its page: it says no more than their logs and forms do.
+Whoever may read all DAGs of an installation sees its page, and whoever may start its restores can search its archive:
+the page says no more than their logs and forms do.
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) ->
 
 def _field(param: Any) -> Field:
     schema = param.schema
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    kinds = schema.get("type", "string")
     choices = tuple(schema.get("enum", ()))
     kind = "choice" if choices else "check" if "boolean" in kinds else "lines" if "array" in kinds else "text"
     says = param.description or ""
-    return Field(title=schema["title"], says=says, kind=kind, choices=choices, on=param.value is True)
+    return Field(title=schema.get("title", ""), says=says, kind=kind, choices=choices, on=param.value is True)
 
 
 def _may_start(dag_id: str, user: BaseUser, session: Any) -> bool:

@@ -21,11 +21,14 @@ function leave(href) {
   link.remove();
 }
 
-function choose(moment, table) {
+// What somebody typed into Tables stays; what another line's button filled in does not.
+function choose(moment, found) {
   const field = document.getElementById("to"), tables = document.getElementById("tables");
   field.value = moment;
   field.dispatchEvent(new Event("change"));
-  if (table && !tables.value.trim()) tables.value = table;
+  if (found && (!tables.value.trim() || tables.value === tables.dataset.found)) {
+    tables.value = tables.dataset.found = found;
+  }
   field.scrollIntoView({ block: "center" });
   field.focus();
 }
@@ -63,14 +66,14 @@ function conf(form) {
 }
 
 // What the page's own side says of the form: which moment it means, and why it cannot be started.
-function check(form) {
-  return ask("POST", `check?cluster=${encodeURIComponent(form.dataset.cluster)}`, conf(form));
+function check(form, asked) {
+  return ask("POST", `check?cluster=${encodeURIComponent(form.dataset.cluster)}`, asked);
 }
 
 async function start(form) {
-  const { moment, refused } = await check(form);
-  if (refused) throw new Error(refused);
   const dag = encodeURIComponent(form.dataset.dag), asked = conf(form);
+  const { moment, refused } = await check(form, asked);
+  if (refused) throw new Error(refused);
   document.getElementById("to-is").textContent = moment;
   if ("paused" in form.dataset) await ask("PATCH", `../api/v2/dags/${dag}`, { is_paused: false });
   const run = await ask("POST", `../api/v2/dags/${dag}/dagRuns`, { logical_date: null, conf: asked });
@@ -140,7 +143,7 @@ document.addEventListener("click", (event) => {
     leave(link.href);
   }
   const button = event.target.closest("[data-moment]");
-  if (button) choose(button.dataset.moment, button.dataset.table);
+  if (button) choose(button.dataset.moment, button.dataset.tables);
   const line = event.target.closest("svg.line");
   if (line && document.getElementById("to")) choose(momentAt(line, event));
 });
@@ -161,7 +164,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const field = document.getElementById("to"), said = document.getElementById("to-is");
     field.addEventListener("input", () => { said.textContent = ""; });
     field.addEventListener("change", async () => {
-      const asked = field.value, found = await check(form).catch((error) => ({ refused: error.message }));
+      const asked = field.value, found = await check(form, conf(form)).catch((error) => ({ refused: error.message }));
       if (field.value === asked) said.textContent = found.moment || found.refused;
     });
     sends(form, start, document.getElementById("answer"));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -63,16 +64,20 @@ class Source(MadeSource):
 def source(tmp_path: Path) -> Source:
     source = Source(tmp_path / "archive", FileCluster(tmp_path / "cluster").cluster_id())
     source.ts = int(FileCluster(tmp_path / "cluster").tso())
-    source.create_table("t", [column(1, "id", flag=3)])
+    for table in "tu":
+        source.create_table(table, [column(1, "id", flag=3)])
     source.genesis()
     with source.txn() as txn:
         for id_ in range(3):
             txn.insert("t", id=id_)
+            txn.insert("u", id=id_)
     with source.txn() as txn:
         for id_ in range(3):
             txn.delete("t", id_)
+        txn.delete("u", 0)
     source.deleted = source.ts
     source.drop_table("t")
+    source.ts += 5_000 << 18  # there are whole seconds in it
     source.cut()
     return source
 
@@ -133,9 +138,15 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
         said = client.check(to=str(ts))
         assert said["moment"] == ""
         assert why in said["refused"]
-        assert f"type a moment from {clock(first)} to {clock(end)}, or latest" in said["refused"]
+        ((low, high),) = re.findall(r"from (\S+ \S+)Z to (\S+ \S+)Z, or latest", said["refused"])
+        assert (clock(first) <= low, high) == (True, clock(end)[:-1])
+        assert client.check(to=f"{low}Z")["refused"] == "", "what it names, it takes"
+    seen = client.check(to="latest")["moment"]
+    later = source.cut()
+    assert later > end
+    assert client.check(to=str(later))["refused"] == "", f"it was behind {seen}, and no longer is"
     assert client.check(to="after lunch")["refused"].startswith("'after lunch' is no time")
-    for good in (str(end), "latest", "before DDL 103"):
+    for good in (str(end), "latest", f"before DDL {source.jobs[-1].job.id}"):
         said = client.check(to=good)
         assert said["refused"] == ""
         assert clock(end)[:-4] in said["moment"]
@@ -147,6 +158,7 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
         ({"target": "pumphouse_source"}, "the source is restored to by tables alone"),
         ({"as": "d.t2"}, "are for tables"),
         ({"tables": ["t"]}, "t is no table"),
+        ({"base": "x"}, "'x' is no time"),
         ({"target": "pumphouse_archive", "tables": ["d.t"]}, "none of the targets that the form offers"),
     ],
 )
@@ -163,17 +175,18 @@ def test_a_search_finds_the_delete_and_the_drop_with_the_moment_before_each(clie
     page = client.get("/search?since=1%20day%20ago&rows=2").text
     at = [page.index(text) for text in ("drop table: d.t", "d.t: 3 deleted")]
     assert at == sorted(at)  # the latest first
-    for ts in (source.deleted, source.jobs[-1].commit_ts):
-        assert f'data-moment="{ts - 1}" data-table="d.t"' in page
+    for ts, tables in ((source.deleted, "d.t\nd.u"), (source.jobs[-1].commit_ts, "d.t")):
+        assert f'data-moment="{ts - 1}" data-tables="{tables}"' in page
     assert "inserted" not in page
     assert "DROP TABLE" not in page  # the text of a DDL stays in the archive
     assert "pumphouse archive find --from &#39;1 day ago&#39;" in page
-    assert "d.t: 3 deleted" not in client.get("/search?since=1%20day%20ago&rows=4").text
+    assert "d.t: 3 deleted" not in client.get("/search?since=1%20day%20ago&rows=5").text
     assert "d.t: 3 inserted" in client.get("/search?since=1%20day%20ago&kind=all%20changes").text
     refused = client.get(f"/search?since=1%20day%20ago&table=d.{EVIL}").text
     assert EVIL not in refused
     assert "no table is called d.&lt;script&gt;" in refused
     assert "is no time" in client.get("/search?since=lunch").text
+    assert "drop table: d.t" in client.get("/search?since=1%20day%20ago&table=d.%25&kind=DDLs").text
 
 
 def test_a_search_that_takes_too_long_says_how_far_it_came_and_what_to_type(
@@ -185,6 +198,7 @@ def test_a_search_that_takes_too_long_says_how_far_it_came_and_what_to_type(
     page = client.get("/search?since=1%20day%20ago&table=d.t").text
     assert "reading segments, 0 of 2" in page
     assert "--table d.t --kind delete --kind ddl --rows 1" in page
+    assert "not all of that was read" in client.get("/search?since=1%20day%20ago&kind=DDLs").text
 
 
 def test_a_hundred_thousand_are_not_shown(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +211,15 @@ def test_a_hundred_thousand_are_not_shown(client: Client, monkeypatch: pytest.Mo
     assert "deleted<" not in page
 
 
-def test_who_may_start_no_restore_gets_no_form_checked(client: Client) -> None:
+@pytest.mark.parametrize("wrong", [{"tables": "d.t"}, {"as": ["x"]}, {"verify": "yes"}, {"what": "x"}])
+def test_a_value_that_the_form_does_not_send_is_refused(client: Client, wrong: dict[str, Any]) -> None:
+    assert "no field of the form, or has no such value" in client.check(to="latest", **wrong)["refused"]
+    assert client.ask("POST", "/check", json={"tables": [1]}).status_code == 422
+
+
+def test_who_may_start_no_restore_gets_no_form_checked_and_searches_nothing(client: Client) -> None:
     assert client.ask("POST", "/check", json={}).status_code == 200
     one = client.known[0]
     client.known[0] = replace(one, form=None)
     assert client.ask("POST", "/check", json={}).status_code == 403
-    assert "Restore to here" not in client.get("/search?since=1%20day%20ago").text
+    assert client.get("/search?since=1%20day%20ago").status_code == 403

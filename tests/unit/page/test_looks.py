@@ -101,3 +101,11 @@ def test_the_source_is_no_target_that_a_restore_replaces(tmp_path: Path, monkeyp
     assert {name: server.host for name, server in found.items()} == {"restore_target": "pumphouse_restore"}
     assert unread == {}  # nor is it a connection of the wrong type
     assert here.of_server("pumphouse_source")[1] == "source"
+
+
+def test_a_drill_of_an_installation_that_names_its_source_alone_goes_to_no_other_ones_server() -> None:
+    here = Installation(source="eu_source", restore_targets=("eu_source",))
+    assert here.drill_connection("restore_target") == "eu_source"  # which is refused
+    here = Installation(source="eu_source", restore_targets=("eu_source", "eu_restore"))
+    assert here.drill_connection("restore_target") == "eu_restore"
+    assert Installation().drill_connection("restore_target") == "pumphouse_restore"
