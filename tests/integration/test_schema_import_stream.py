@@ -142,7 +142,7 @@ def test_a_new_table_that_has_rows_already_stops_what_would_lose_them(
             run("snapshot")
             for words in (("load",), ("restore", "--to", "latest", "--dry-run")):
                 stopped = failing(*words)
-                assert "shop.t had rows when `schema import` saw it first" in stopped
+                assert "shop.t had rows when the history saw it first" in stopped
                 assert 'table = "shop.t"' in stopped
             run("archive", "dump")
             place = f"127.0.0.1:{restored.port}"

@@ -246,6 +246,11 @@ def standing_at(archive: Archive, ts: Tso) -> Standing | None:
         return None
 
 
+def is_captured(archive: Archive) -> bool:
+    """Whether a capture has read what the archive has last: then it has what else is in that source's binlog."""
+    return standing_at(archive, archive.end()) is not None
+
+
 def _beside(archive: Archive, windows: Windows, ts: Tso, *, back: bool) -> Captured | None:
     """The transaction at a moment or before it, or the one behind it, of these windows."""
     there, width = list[Placed](), 64

@@ -133,7 +133,7 @@ class Rules:
         if rule is not None:
             event = replace(event, problem="")
         elif event.brings_rows:
-            why = "had rows when `schema import` saw it first, and no binlog has them"
+            why = "had rows when the history saw it first, and no binlog has them"
             event = replace(event, problem=f"{'.'.join(event.changes[0].known.name)} {why}")
         if rule is not None and not self.only:
             return event
@@ -240,9 +240,9 @@ def lacking_hint(table: str) -> advice.Hint:
 
 
 def anew_hint(table: str) -> advice.Hint:
-    """So that a table begins again from the rows as TiDB has them."""
+    """So that a table begins again from the rows as the source has them."""
     park, back = advice.Rule("park", table=table), advice.load(resync=table)
-    what = "{}then {}, {}, take the rule away, and {}, which begins from the rows as TiDB has them now"
+    what = "{}then {}, {}, take the rule away, and {}, which begins from the rows as the source has them now"
     return advice.saying(what, park, advice.dump(), advice.load(), back)
 
 

@@ -219,11 +219,14 @@ class HandOver:
         databases: made where they are missing.
         tables: (name in our schema, (database, name)) of each.
         where: of the one table, which rows were asked for: it is noted how many there are.
+        followed: a capture reads the server's binlog, and nothing of our schema: the rows are copied beside their
+            places first, so that it has them, and the archive and the targets get the tables as any other.
     """
 
     databases: tuple[DbInfo, ...]
     tables: tuple[tuple[str, tuple[str, str]], ...]
     where: Predicate = ALL_ROWS
+    followed: bool = False
 
     def __str__(self) -> str:
         return f"put {len(self.tables)} tables in their places: {_some(['.'.join(place) for _, place in self.tables])}"
@@ -373,8 +376,8 @@ def _identity(step: Step) -> Any:
             ]  # fmt: skip
         case ForeignKeys(objects=objects):
             return [version.name for version in objects]
-        case HandOver(tables=tables):
-            return tables
+        case HandOver(tables=tables, followed=followed):
+            return [tables, followed] if followed else tables
         case _:
             # Not who goes on from there: that is no part of what was made.
             return _READY if isinstance(step, Ready) else str(step)

@@ -8,7 +8,8 @@
   is built too, and nobody gets it. A database that goes or comes back is its tables, each by itself.
 - **Where**: everything is built in a schema of ours (`own_schema`) under names of ours, so no statement of the range
   can reach a table that exists. When the rows are whole, one RENAME gives the tables their places, which fails where
-  one is taken. A database that is missing is made. Foreign keys between restored tables come last, others are left out.
+  one is taken. On a captured source they are copied first, within the database of their place, for its binlog. A
+  database that is missing is made. Foreign keys between restored tables come last, others are left out.
 - **What goes**: that schema, at the end, and nothing else ever. Its lock, fence and checkpoint are its own, so a load
   that keeps the server up to date neither waits nor notices.
 - **Some rows of one table**: those that a predicate on its primary key chooses (`pumphouse.loader.selection`). Of each
@@ -176,6 +177,7 @@ class PartsPlan(RestorePlan):
         left: what is left out, in words.
         where: which rows.
         drill: whether the tables stay in our schema.
+        followed: whether a capture reads the server's binlog (`HandOver`).
     """
 
     placed: tuple[Placed, ...]
@@ -187,6 +189,7 @@ class PartsPlan(RestorePlan):
     left: tuple[str, ...]
     where: Predicate = ALL_ROWS
     drill: bool = False
+    followed: bool = False
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -228,7 +231,7 @@ class PartsPlan(RestorePlan):
 
     def _hand_over(self) -> HandOver:
         tables = tuple((each.staged, each.place) for each in self.placed)
-        return HandOver(databases=self.infos, tables=tables, where=self.where)
+        return HandOver(databases=self.infos, tables=tables, where=self.where, followed=self.followed)
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done."""
@@ -256,6 +259,7 @@ def plan_parts(
     settings: LoadSettings,
     wall: Tso | None = None,
     drill: bool = False,
+    followed: bool = False,
 ) -> PartsPlan:
     """Plan a restore of parts.
 
@@ -267,6 +271,7 @@ def plan_parts(
         settings: how plans are cut and spread over units; of the rules those for DDLs and transactions count.
         wall: this machine's time, to say of a moment that it lies in the future.
         drill: the tables stay in our schema; those that a rule leaves out of loads are none of it.
+        followed: a capture reads the server's binlog.
 
     Raises:
         TargetUnreachable: the moment lies before the first dump or behind the archive.
@@ -356,6 +361,7 @@ def plan_parts(
         left=(*left, *(note for _, notes in keys for note in notes)),
         where=chosen.where,
         drill=drill,
+        followed=followed,
     )
 
 

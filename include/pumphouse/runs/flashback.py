@@ -14,6 +14,7 @@ from typing import IO
 
 from pumphouse import advice
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.sourced import is_captured
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
 from pumphouse.flashback.apply import BATCH_BYTES, BATCH_ROWS, Done, conflict, equals, judged, put_back, size_of
@@ -161,7 +162,7 @@ def run(
                     report.problems[table.subject.name] = (
                         f"more than {MOST_LINKED:,} of its rows have moved to other keys: --key or --txn names fewer"
                     )
-            if into == "source" and there.dialect is not Dialect.TIDB:
+            if into == "source" and there.dialect is not Dialect.TIDB and not is_captured(archive):
                 report.notes.append(_UNLOGGED)
             elif into != "source":
                 report.notes.append(_OF_A_TARGET)

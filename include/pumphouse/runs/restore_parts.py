@@ -6,7 +6,7 @@ import structlog
 
 from pumphouse.archive.drills import estimate_s
 from pumphouse.archive.sourced import Standing as SourceStanding
-from pumphouse.archive.sourced import standing_at
+from pumphouse.archive.sourced import is_captured, standing_at
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
@@ -38,6 +38,10 @@ _UNLOGGED = (
     "what a restore puts into the source is in no binlog, so the archive and the targets do not have it: run "
     "`pumphouse schema import`, then `pumphouse archive dump`, before anybody changes it; a copy that you drop again "
     "needs neither"
+)
+_FOLLOWED = (
+    "the capture follows what a restore puts into the source: the archive and the targets get it too, and lose it when "
+    "you drop it"
 )
 
 
@@ -84,7 +88,8 @@ def run(
         view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
         view = begin_at(view, base, to)
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
-        plan = plan_parts(view, to, chosen=chosen, target=target, settings=settings.load, wall=wall)
+        followed = into == "source" and is_captured(parts.readable_archive)
+        plan = plan_parts(view, to, chosen=chosen, target=target, settings=settings.load, wall=wall, followed=followed)
         if shown is not None:
             plan.require_shown(shown.digest)
         if plan.losses:
@@ -169,7 +174,8 @@ def _report(
     estimate: float | None = None,
     source: SourceStanding | None = None,
 ) -> RestoreReport:
-    load.notes = [*plan.left, *([_UNLOGGED] if into == "source" else []), *load.notes]
+    of_source = [_FOLLOWED if plan.followed else _UNLOGGED] if into == "source" else []
+    load.notes = [*plan.left, *of_source, *load.notes]
     return RestoreReport(
         plan=plan, target=load.target, dry_run=load.dry_run, check=check, load=load, estimate_s=estimate, source=source
     )

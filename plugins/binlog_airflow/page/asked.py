@@ -166,7 +166,9 @@ def search(here: Installation, wanted: Wanted) -> Searched:
             sought = Sought(
                 after=begin, upto=end, tables=(table,) if table else (), kinds=frozenset(kinds), rows=wanted.rows
             )
-            says = [f"searched from {clock(begin)} to {clock(end)}" + ", where the archive ends" * (end == view.end)]
+            says = [f"searched from {clock(begin)} to {clock(end)}"]
+            if end == view.end:
+                says.append("there the archive ends, and the next snapshot brings in what was written since")
             try:
                 for each in find(archive, view, sought, tell):
                     found.append(each)
