@@ -63,13 +63,13 @@ class Routes:
         self._max_list = max_list
         self._methods: dict[str, Any] = {}
         self._groups: dict[str, Group] = {}
-        self._generic: list[grpc.GenericRpcHandler[Any, Any]] = []
+        self._generic: list[grpc.GenericRpcHandler] = []
 
     def add_method(self, path: str, handler: Any) -> None:
         """One method of a generated servicer."""
         self._methods[path] = handler
 
-    def add_generic(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+    def add_generic(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Handlers that are asked for paths that nothing else has."""
         self._generic.extend(handlers)
 

@@ -81,7 +81,7 @@ class Server:
 
     # ---- registration, as generated code does it -----------------------------------------------------------------
 
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Handlers that are asked for paths without a registered method."""
         self.routes.add_generic(generic_rpc_handlers)
 

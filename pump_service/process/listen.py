@@ -138,7 +138,7 @@ async def serve_http(
     return HttpPort(runner, serve, server)
 
 
-class _Asks(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class _Asks(grpc.aio.ServerInterceptor):
     """Refuses calls whose certificate carries none of the allowed names, and operators' calls without a proof."""
 
     def __init__(self, tls: TlsSettings, rights: Rights) -> None:

@@ -206,7 +206,10 @@ class World:
         runs = {prefix: self.run(f"{prefix}binlog_snapshot") for prefix in prefixes}
         for prefix, run in runs.items():
             self.ended(f"{prefix}binlog_snapshot", run)
-        return {prefix: self.followed(f"{prefix}binlog_load") for prefix in prefixes}
+        loads = {prefix: self.followed(f"{prefix}binlog_load") for prefix in prefixes}
+        # A run by the schedule may have been first, whose window ends before these rows.
+        eventually(lambda: self.eu.rows() and self.us.rows(), within_s=240)
+        return loads
 
 
 def named_on_the_page(world: World) -> dict[str, str]:

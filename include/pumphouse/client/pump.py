@@ -135,7 +135,7 @@ class PumpConnection:
                 begin, end = spans[at] if at < len(spans) else (-1, -1)
                 if (answer.batch_id, len(answer.statuses)) != (begin, end - begin):
                     # Which answer is whose is not known, so nothing of the whole stream is.
-                    answers.cancel()  # type: ignore[no-untyped-call]
+                    answers.cancel()
                     strange = PumpError(
                         f"Pump {self.node_id} answered batch {answer.batch_id} with {len(answer.statuses)} outcomes, "
                         f"due was batch {begin} with {end - begin}",
