@@ -521,3 +521,11 @@ def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, s
     assert found.proven is not None
     assert found.proven.ended_ms == 2
     assert found.holes == ()
+    # A table comes with rows that no binlog has: the whole cannot be restored until a dump has them.
+    source.create_table("u", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda job: job.update(had_rows=True))
+    at = source.jobs[-1].commit_ts
+    end = source.cut()
+    (hole,) = past(source.archive).holes
+    assert (hole.start, hole.end, "d.u had rows" in hole.why) == (at, end, True)
+    assert past(source.archive, [LoadRule(do="skip", ddl=int(at), why="known")]).holes == ()

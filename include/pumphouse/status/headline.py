@@ -39,6 +39,11 @@ def headline(status: Status, past: Past | None = None) -> Headline:
         says.append("nothing can be restored")
     else:
         says.append(f"restorable from {clock(archive.restorable_from)}")
+    stopped = [each for each in (past.holes if past else ()) if not each.node_id and each.end >= archive.end]
+    says += [
+        f"the whole is restorable up to {clock(each.start)} alone, until the next dump: {each.why}"
+        for each in stopped[:1]
+    ]
     proven = past.proven if past else None
     if past is not None:
         says.append("never proved" if proven is None else _proved(proven, status.now))
@@ -46,7 +51,7 @@ def headline(status: Status, past: Past | None = None) -> Headline:
     says += [
         f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
     ]
-    if errors or archive.late or behind:
+    if errors or archive.late or behind or stopped:
         return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=tuple(says))
     if status.findings:
         return Headline(mood="warn", word="Safe, with remarks", says=tuple(says))

@@ -6,15 +6,23 @@ there are, and little of it changes from one hour to the next.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+import structlog
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import Drill, latest_drills
 from pumphouse.archive.proofs import DRILL, Proof, read_proofs
+from pumphouse.archive.view import read_view
+from pumphouse.errors import BinlogError
+from pumphouse.loader.rules import Rules
 from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.settings import LoadRule
 
+log = structlog.get_logger()
 # Of proofs and drills the latest.
 _LATEST = 16
 
@@ -46,7 +54,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """What a Pump had in (start, end] was declared lost, and why."""
+    """What a Pump had in (start, end] was declared lost; of no Pump (''): a DDL lets no restore of the whole end there.
+
+    ``why``: in words.
+    """
 
     start: Tso
     end: Tso
@@ -68,8 +79,8 @@ class Past:
         return max(green, key=lambda each: each.ended_ms or 0, default=None)
 
 
-def past(archive: Archive) -> Past:
-    """Ask the archive."""
+def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
+    """Ask the archive. ``rules``: of loads, by which a DDL need not stop them."""
     genesis, kept = archive.genesis(), archive.range()
     events = [Event(kind=Kind.MARK, at=each.ts, text=each.reason) for each in kept.marks]
     if genesis.base is not None and genesis.ts >= kept.start:
@@ -84,15 +95,30 @@ def past(archive: Archive) -> Past:
     for drill in latest_drills(archive, _LATEST):
         if drill.ended_ms is not None and drill.at:
             events.append(_judged(Kind.DRILL, drill, drill.green, f"a drill into {drill.into}"))
-    holes = (
+    holes = [
         Hole(start=each.from_ts, end=each.to_ts, node_id=each.node_id, why=each.reason)
         for each in declarations(archive)
         if each.to_ts > kept.start
-    )
+    ]
+    bases = sorted(each.at for each in events if each.kind in (Kind.DUMP, Kind.FOLDED))
+    holes += _stopping(archive, kept.start, bases, Rules.of(rules, Tso(0)))
     return Past(
         events=tuple(sorted(events, key=lambda each: each.at)),
         holes=tuple(sorted(holes, key=lambda each: each.start)),
     )
+
+
+def _stopping(archive: Archive, start: Tso, bases: Sequence[Tso], rules: Rules) -> Iterator[Hole]:
+    """From each DDL that no load or restore carries out to the next dump; other tables by themselves are restorable."""
+    try:
+        view = read_view(archive)
+    except BinlogError as error:
+        log.warning("ddls_not_looked_at", error=error.message)
+        return
+    for event in view.timeline.ddls(start, view.end):
+        if why := rules.ruled(event).problem:
+            behind = (base for base in bases if base >= event.commit_ts)
+            yield Hole(start=event.commit_ts, end=next(behind, view.end), node_id="", why=why)
 
 
 def _judged(kind: Kind, found: Proof | Drill, good: bool, of: str) -> Event:

@@ -109,7 +109,7 @@ def _past(settings: Settings) -> Past:
     from pumphouse.status.past import past
 
     with Parts(settings) as parts:
-        return past(parts.readable_archive)
+        return past(parts.readable_archive, settings.load.rules)
 
 
 def _targets(here: Installation, settings: Settings, unread: dict[str, str]) -> dict[str, TargetSettings]:

@@ -73,7 +73,8 @@ def _bars(status: Status, past: Past | None, start: Tso, now: Tso) -> Iterator[B
     yield from bar("restorable", restorable, end, f"restorable from {clock(restorable)} to {clock(end)}")
     yield from bar("late" if archive.late else "behind", end, now, f"not archived yet: {ago(archive.age_s)}")
     for each in past.holes if past else ():
-        what = f"declared lost of Pump {each.node_id}, {clock(each.start)} to {clock(each.end)}: {each.why}"
+        what = f"declared lost of Pump {each.node_id}" if each.node_id else "no restore of the whole"
+        what = f"{what}, {clock(each.start)} to {clock(each.end)}: {each.why}"
         yield from bar("lost", each.start, each.end, what)
 
 

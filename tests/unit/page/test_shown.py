@@ -102,3 +102,15 @@ def test_a_target_of_a_young_archive_may_still_be_waiting_for_its_first_load() -
     assert named(replace(status, archive=replace(begun, begin=ago(301))))
     assert named(replace(status, archive=replace(begun, interval_s=None))), "nobody makes windows: it is typed by hand"
     assert named(replace(status, targets=(replace(status.targets[0], tables=1),))), "that load would be refused"
+
+
+def test_an_archive_that_goes_on_behind_a_ddl_that_stops_every_restore_is_not_safe() -> None:
+    hole = Hole(start=ago(300), end=ago(200), node_id="", why="d.t had rows when the history saw it first")
+    stopped = headline(WELL, Past(holes=(hole,)))
+    assert stopped.mood == "bad"
+    assert f"the whole is restorable up to {clock(hole.start)} alone, until the next dump: {hole.why}" in stopped.says
+    dumped = Past(holes=(replace(hole, end=ago(250)),))
+    assert headline(WELL, dumped).mood == "good"
+    line = shown.line(WELL, dumped, None)
+    assert line is not None
+    assert line.bars[-1].title == f"no restore of the whole, {clock(ago(300))} to {clock(ago(250))}: {hole.why}"
