@@ -99,7 +99,9 @@ def _look(here: Installation, kept: _Kept) -> Seen:
     ]
     status = replace(status, findings=(*status.findings, *unknown))
     found = kept.asked.answer(_PAST_WITHIN_S)
-    if found is not None and not isinstance(found, Exception):
+    if isinstance(found, Exception):
+        kept.asked = None  # the next look asks again
+    elif found is not None:
         kept.past = found
     return Seen(status=status, past=kept.past)
 

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from binlog_airflow.installation import Installation
 from binlog_airflow.page import looks
+from pumphouse.errors import StoreUnavailable
+from pumphouse.model.tso import Tso
+from pumphouse.settings import Settings
+from pumphouse.status.past import Past
+from pumphouse.status.report import ArchiveStatus, Status
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("O2")
@@ -109,3 +116,23 @@ def test_a_drill_of_an_installation_that_names_its_source_alone_goes_to_no_other
     here = Installation(source="eu_source", restore_targets=("eu_source", "eu_restore"))
     assert here.drill_connection("restore_target") == "eu_restore"
     assert Installation().drill_connection("restore_target") == "pumphouse_restore"
+
+
+def test_dumps_and_proofs_that_could_not_be_read_are_asked_for_again_by_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status = Status(cluster="", now=Tso(0), archive=ArchiveStatus(url=""), pumps=(), targets=(), consumers=())
+    answers: list[Past | Exception] = [StoreUnavailable("a time-out"), Past()]
+
+    def past(_: object) -> Past:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pumphouse.status.look.look", lambda *_: status)
+    monkeypatch.setattr(looks, "_targets", lambda *_: {})
+    monkeypatch.setattr(looks, "_past", past)
+    kept, here = looks._Kept(), cast(Installation, SimpleNamespace(settings=Settings))
+    assert looks._look(here, kept).past is None
+    assert looks._look(here, kept).past == Past()
