@@ -25,7 +25,7 @@ from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_aio_channel
 from pumphouse.settings import PumpSettings, TlsSettings
-from tests.support.storekit import commit, log_payloads, prewrite, settings, write
+from tests.support.storekit import commit, log_payloads, prewrite, settings, settle, store_all
 
 pytestmark = pytest.mark.row("P6")
 
@@ -151,13 +151,10 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
     store = Store.open(settings(tmp_path / "data"))
     young = cluster.tso()
     old = compose(physical_ms(young) - 601_000)
-    write(store, prewrite(old), prewrite(young))
+    store_all(store, prewrite(old), prewrite(young))
     resolver, metrics = Knows(), PumpMetrics()
 
     async def rounds() -> None:
-        while len(store.prewrites.oldest()) < 2:
-            await asyncio.sleep(0.01)
-
         def asker(seconds: float) -> Asker:
             return Asker(
                 store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), settings=PumpSettings(), metrics=metrics,
@@ -179,8 +176,8 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
             young: Outcome(fate=Fate.COMMITTED, commit_ts=commit_ts),
         }
         await asker(2.0).round()
-        while store.prewrites.count:
-            await asyncio.sleep(0.01)
+        settle(store)
+        assert store.prewrites.count == 0
         pulled = store.stream.pull(old, max_bytes=1 << 20)
         assert pulled.start_list == [young]
         assert commit(young, commit_ts).payload in log_payloads(store)  # as its client would have written it
@@ -197,19 +194,17 @@ def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) ->
     cluster = FileCluster(tmp_path / "cluster")
     store = Store.open(settings(tmp_path / "data"))
     starts = [Tso(cluster.tso()) for _ in range(200)]
-    write(store, *(prewrite(ts) for ts in starts))
+    store_all(store, *(prewrite(ts) for ts in starts))
     resolver = Knows()
     resolver.outcomes = {ts: Outcome(fate=Fate.ROLLED_BACK) for ts in starts[::2]}
 
     async def one_round() -> None:
-        while len(store.prewrites.oldest(1000)) < 200:
-            await asyncio.sleep(0.01)
         await Asker(
             store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), settings=PumpSettings(), metrics=PumpMetrics(),
             clock=Later(2.0),
         ).round()  # fmt: skip
-        while store.prewrites.count > 100:
-            await asyncio.sleep(0.01)
+        settle(store)
+        assert store.prewrites.count == 100
 
     try:
         asyncio.run(asyncio.wait_for(one_round(), 20))
@@ -222,12 +217,10 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
     cluster = FileCluster(tmp_path / "cluster")
     store = Store.open(settings(tmp_path / "data"))
     start = cluster.tso()
-    write(store, prewrite(start))
+    store_all(store, prewrite(start))
     resolver, metrics = Knows(), PumpMetrics()
 
     async def rounds() -> None:
-        while not store.prewrites.oldest():
-            await asyncio.sleep(0.01)
         asker = Asker(
             store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK),
             settings=PumpSettings(), metrics=metrics, clock=Later(2.0),
@@ -238,8 +231,8 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         assert b'binlog_pump_resolver_questions_total{answer="none"} 1.0' in metrics.text()
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=cluster.tso())}
         await asker.round()
-        while store.prewrites.count:
-            await asyncio.sleep(0.01)
+        settle(store)
+        assert store.prewrites.count == 0
 
     try:
         asyncio.run(asyncio.wait_for(rounds(), 20))
