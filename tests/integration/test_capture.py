@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from pumphouse.capture import passed
 from pumphouse.capture.passed import waiter
-from pumphouse.errors import BinlogError, WindowHeld
-from pumphouse.executor import build
+from pumphouse.errors import BinlogError, LoadError, WindowHeld
+from pumphouse.executor import build, executor, places
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureState
 from pumphouse.restore.parts import Chosen
@@ -237,7 +237,7 @@ def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting() -> None:
 def test_a_table_restored_beside_the_live_one_on_the_source_is_captured_as_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "_COPIED_ROWS", 7)
+    monkeypatch.setattr(places, "_COPIED_ROWS", 7)
     with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
         stack.run("CREATE DATABASE shop")
         stack.run(
@@ -272,3 +272,46 @@ def test_a_table_restored_beside_the_live_one_on_the_source_is_captured_as_any_o
         stack.require_equal()
         restore.run(settings, dry_run=False)  # nothing of it is a hole
         assert stack.compared("restore").differences == []
+
+
+@pytest.mark.mysql
+@pytest.mark.row("R1", "R3")
+def test_a_copy_for_a_captured_source_takes_nobodys_table_and_goes_with_the_restore_that_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = "pumphouse_parts_part_1"
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.run("CREATE DATABASE shop")
+        stack.run("CREATE TABLE orders (id INT PRIMARY KEY)", "CREATE TABLE words (id INT PRIMARY KEY)", db="shop")
+        stack.run("INSERT INTO orders VALUES (1)", "INSERT INTO words VALUES (2)", db="shop")
+        stack.begin()
+        settings = stack.read_settings
+
+        def restored(table: str, *, anew: bool = False) -> None:
+            chosen = Chosen(tables=(f"shop.{table}",), database="old")
+            restore_parts.run(settings, chosen=chosen, into="source", dry_run=False, anew=anew)
+
+        def there() -> list[str]:
+            with stack.source("old") as connection:
+                return [name for (name,) in capturing.rows_of(connection, "SHOW TABLES")]
+
+        stack.run("CREATE DATABASE old")
+        stack.run(f"CREATE TABLE {copy} (id INT PRIMARY KEY)", f"INSERT INTO {copy} VALUES (7)", db="old")
+        for late in (False, True):  # before anything is built, and where somebody made it meanwhile
+            with monkeypatch.context() as unseen, pytest.raises(LoadError, match=copy):
+                if late:
+                    unseen.setattr(restore_parts, "require_free", lambda *_: None)
+                restored("orders")
+            with stack.source("old") as connection:
+                assert capturing.rows_of(connection, f"SELECT * FROM {copy}") == [(7,)]
+        stack.run(f"RENAME TABLE {copy} TO mine", db="old")
+        with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
+            killed.setattr(build, "_not_waiting", lambda _: 1 / 0)
+            restored("orders")
+        assert there() == ["mine", copy]
+        with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
+            killed.setattr(executor, "make", lambda *_: 1 / 0)
+            restored("words", anew=True)
+        restored("words", anew=True)
+        assert there() == ["mine", "words"]
+        stack.require_equal()

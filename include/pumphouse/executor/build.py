@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from pumphouse.errors import BinlogError, DdlRefused, LoadError, TargetBusy
+from pumphouse.executor.places import copied_beside, require_free, taken
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
@@ -21,15 +22,6 @@ from pumphouse.schema.versions import TableVersion
 
 log = structlog.get_logger()
 
-# Rows of a transaction that copies, as far as the key tells; and the first column of a primary key, if it is a number.
-_COPIED_ROWS = 20_000
-_OWN = 40  # of the name of our schema, in those of copies
-_WHOLE_NUMBER_KEY = (
-    "SELECT s.column_name FROM information_schema.statistics s JOIN information_schema.columns c"
-    " ON c.table_schema = s.table_schema AND c.table_name = s.table_name AND c.column_name = s.column_name"
-    " WHERE s.table_schema = %s AND s.table_name = %s AND s.index_name = 'PRIMARY' AND s.seq_in_index = 1"
-    " AND c.data_type IN ('tinyint', 'smallint', 'mediumint', 'int', 'bigint')"
-)
 _INDEXES = "SELECT DISTINCT index_name FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s"
 
 
@@ -213,10 +205,8 @@ def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
         copy = qualified(own, name) if waiting else qualified(*place)
         notes.append(step.where.found(int(connection.value(f"SELECT COUNT(*) FROM {copy}"))))  # noqa: S608
     moves = [((own, name), place) for name, place in waiting]
-    if step.followed:
-        copies = [((place[0], f"{own[:_OWN]}_{name}"), place) for name, place in waiting]
-        for (staged, _), (beside, _) in zip(moves, copies, strict=True):
-            _copy(connection, staged, beside)
+    if step.followed and waiting:
+        copies = copied_beside(connection, waiting)
         # In the same statement, what was copied gets another name: whoever comes back finds all of it done, or nothing.
         moves = [*copies, *(((own, name), (own, f"{name}_copied")) for name, _ in waiting)]
     if moves:
@@ -224,29 +214,6 @@ def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
             named = (f"{qualified(*name)} TO {qualified(*place)}" for name, place in moves)
             connection.execute(f"RENAME TABLE {', '.join(named)}")
     return notes
-
-
-def _copy(connection: TargetConnection, source: tuple[str, str], copy: tuple[str, str]) -> None:
-    """Copy a table that nobody writes to by statements that a row binlog has, some rows a transaction."""
-    connection.execute(f"DROP TABLE IF EXISTS {qualified(*copy)}")
-    connection.execute(f"CREATE TABLE {qualified(*copy)} LIKE {qualified(*source)}")
-    there = connection.columns_there(source) or {}
-    columns = ", ".join(quote(name) for name, computed in there.items() if not computed)
-    insert = f"INSERT INTO {qualified(*copy)} ({columns}) SELECT {columns} FROM {qualified(*source)}"  # noqa: S608
-    key = connection.value(_WHOLE_NUMBER_KEY, source)
-    if key is None:
-        connection.execute(insert)
-        return
-    key, rows = quote(key), f"FROM {qualified(*source)}"
-    low = connection.value(f"SELECT MIN({key}) {rows}")
-    while low is not None:
-        behind = f"{rows} WHERE {key} >= {int(low)} ORDER BY {key} LIMIT 1 OFFSET {_COPIED_ROWS}"
-        below = connection.value(f"SELECT {key} {behind}")
-        if below == low:  # so many rows have this value alone
-            below = connection.value(f"SELECT MIN({key}) {rows} WHERE {key} > {int(low)}")
-        upto = "" if below is None else f" AND {key} < {int(below)}"
-        connection.execute(f"{insert} WHERE {key} >= {int(low)}{upto}")
-        low = below
 
 
 @contextlib.contextmanager
@@ -260,31 +227,6 @@ def _not_waiting(connection: TargetConnection) -> Iterator[None]:
             hint="run the same command again when it has ended: it goes on",
             target=connection.name,
         ) from error
-
-
-def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> None:
-    """LoadError where the target has a table or a view of one of these names, (database, name)."""
-    found = taken(connection, places)
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise LoadError(
-            f"target {connection.name} has {', '.join(found[:5])}{more} already: no table is replaced",
-            hint="give it a *Name there*, --as DATABASE.TABLE; several tables a *Database there*, "
-            "--into-database DATABASE; or rename what is there. "
-            "Did an earlier run of this restore come to its end? Then they are its copies",
-            target=connection.name,
-            tables=found,
-        )
-
-
-def taken(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> list[str]:
-    """Those of these names that the target has; without regard to case where it has none."""
-    folds = bool(int(connection.value("SELECT @@lower_case_table_names")))
-    databases = {each for db, _ in places for each in ([db, db.lower()] if folds else [db])}
-    have = tables_in(connection, sorted(databases))
-    if folds:
-        have = [name.lower() for name in have]
-    return [name for name in map(".".join, places) if (name.lower() if folds else name) in have]
 
 
 def leave(connection: TargetConnection) -> None:

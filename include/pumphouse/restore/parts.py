@@ -205,8 +205,11 @@ class PartsPlan(RestorePlan):
         rows = f", rows {self.where}," if self.where else ""
         return ", ".join(each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "") + rows
 
-    def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
-        """What is done. ``beside``: what a restore that was given up has left in our schema."""
+    def steps(self, given: Given, beside: Sequence[str] = (), copies: Sequence[tuple[str, str]] = ()) -> Steps:
+        """What is done.
+
+        A restore that was given up has left ``beside`` in our schema, and ``copies``, (database, name).
+        """
         checkpoint = Checkpoint(
             task=TASK,
             ts=self.base,
@@ -216,12 +219,13 @@ class PartsPlan(RestorePlan):
             plan_number=0,
         )
         own, (first, *later) = given.target.schema_name, self.works
+        dropped = (*copies, *((own, name) for name in beside))
         return Steps(
             from_ts=self.base,
             to_ts=self.to,
             anew=(
                 Reset(checkpoint=checkpoint),
-                *filled(first, Build(drop_tables=tuple((own, name) for name in beside), objects=self.objects)),
+                *filled(first, Build(drop_tables=dropped, objects=self.objects)),
                 *(Apply(work=work) for work in later),
                 *([] if self.drill else [self._hand_over()]),
                 ForeignKeys(objects=self.restored),

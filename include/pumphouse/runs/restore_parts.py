@@ -10,9 +10,9 @@ from pumphouse.archive.sourced import is_captured, standing_at
 from pumphouse.archive.view import read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
-from pumphouse.executor.build import require_free, taken
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
+from pumphouse.executor.places import beside, copies_left, require_free, taken
 from pumphouse.loader import state
 from pumphouse.loader.begin import tables_in
 from pumphouse.loader.failed import noting
@@ -124,7 +124,7 @@ def run(
                 )
             # Once more: another run may have begun meanwhile, or ended.
             _require_possible(connection, plan, steps, anew=anew)
-            steps = plan.steps(given, left_over(connection))
+            steps = plan.steps(given, left_over(connection), copies_left(connection))
             executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
             with noting(connection, TASK):
                 report = executor.carry_out(steps, again=anew)
@@ -156,7 +156,9 @@ def _require_possible(connection: TargetConnection, plan: PartsPlan, steps: Step
                 hint="--anew gives that run up and restores again",
             )
     elif not (same and all(number in recorded.done for number in range(until))):
-        require_free(connection, plan.places)
+        own, ours = connection.settings.schema_name, copies_left(connection)
+        copies = [beside(own, each.staged, each.place) for each in plan.placed] if plan.followed else []
+        require_free(connection, [*plan.places, *(each for each in copies if each not in ours)])
     return recorded if same else NOTHING_RECORDED
 
 
