@@ -149,10 +149,14 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
     assert later > end
     assert client.check(to=str(later))["refused"] == "", f"it was behind {seen}, and no longer is"
     assert client.check(to="after lunch")["refused"].startswith("'after lunch' is no time")
-    for good in (str(end), "latest", f"before DDL {source.jobs[-1].job.id}"):
+    ddl = source.jobs[-1]
+    for good, at in ((str(end), end), (f"before DDL {ddl.job.id}", ddl.commit_ts - 1)):
         said = client.check(to=good)
         assert said["refused"] == ""
-        assert clock(end)[:-4] in said["moment"]
+        assert clock(at) in said["moment"]
+    said = client.check(to="latest")
+    assert said["refused"] == ""
+    assert {clock(end), clock(later)} & {said["moment"].removeprefix("the archive's end, ")}
 
 
 @pytest.mark.parametrize(
