@@ -403,7 +403,9 @@ def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     failed = {each.next: each for each in found(look(mine), "archive") if "failed" in each.what}
     assert set(failed) == {"pumphouse snapshot", "pumphouse archive dump"}
     assert failed["pumphouse snapshot"].severity is Severity.ERROR
-    assert "no source is known" in failed["pumphouse archive dump"].what
+    assert (
+        "no source is known to read from (name it in pumphouse.toml: [source]" in failed["pumphouse archive dump"].what
+    )
     source.ts = int(cluster.tso())
     source.cut()
     assert [each.next for each in found(look(mine), "archive") if "failed" in each.what] == ["pumphouse archive dump"]

@@ -335,7 +335,7 @@ def _failed(archive: Archive, last: Manifest | None) -> dict[str, str]:
         if each.what == "dump":
             since = max((base.ts for base in archive.bases(MAX_TSO)), default=Tso(0))
         if each.at_ms > physical_ms(since):
-            found[each.what] = f"{show(compose(each.at_ms))}: {each.message}"
+            found[each.what] = f"{show(compose(each.at_ms))}: {each.message}{f' ({each.hint})' if each.hint else ''}"
     return found
 
 
