@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
     from pumphouse.archive.proofs import Proof
     from pumphouse.loader.confirmed import Published
+    from pumphouse.loader.keys import Predicate
     from pumphouse.parts import Parts
     from pumphouse.restore.check import Place
+    from pumphouse.restore.parts import Chosen
     from pumphouse.restore.report import RestoreReport, ShownPlan
     from pumphouse.schema.history import JobSource
     from pumphouse.settings import ServerSettings, Settings
@@ -467,18 +469,26 @@ _FIELDS = frozenset(
 )  # fmt: skip
 
 
+def _where(form: RestoreForm) -> Predicate:
+    from pumphouse.loader.keys import Predicate
+
+    return Predicate(keys=form.keys, low=form.key_from, below=form.key_to)
+
+
+def _chosen(form: RestoreForm) -> Chosen:
+    from pumphouse.restore.parts import Chosen
+
+    return Chosen(tables=form.tables, called=form.called, database=form.database, where=_where(form))
+
+
 def _restore_job(form: RestoreForm, here: Installation) -> tuple[Settings, Place, Callable[..., RestoreReport]]:
     """Settings with the form's connection, its section, and the run: of the whole, or of tables."""
-    from pumphouse.loader.keys import Predicate
-    from pumphouse.restore.parts import Chosen
     from pumphouse.runs import restore, restore_parts
 
-    where = Predicate(keys=form.keys, low=form.key_from, below=form.key_to)
     if form.tables:
         settings, into = here.of_server(form.target)
-        chosen = Chosen(tables=form.tables, called=form.called, database=form.database, where=where)
-        return settings, into, partial(restore_parts.run, settings, chosen=chosen, into=into)
-    if form.called or form.database or where:
+        return settings, into, partial(restore_parts.run, settings, chosen=_chosen(form), into=into)
+    if form.called or form.database or _where(form):
         raise UsageError(
             "a name there, a database there and keys are for tables", hint="name the tables, or leave it empty"
         )
@@ -496,10 +506,23 @@ def moment_of(text: str, settings: Settings) -> tso.Tso | None:
         return parse_moment(text, lambda said: parts.moment(said, word=LATEST).ts)
 
 
-def check_form(form: RestoreForm, here: Installation = HERE) -> None:
-    """UsageError for what is wrong with a form whatever the archive and the server hold."""
+def check_form(form: RestoreForm, moment: tso.Tso | None, here: Installation = HERE) -> None:
+    """UsageError for what is wrong with a form whatever the server holds; ``moment`` None: the archive's end.
+
+    An archive that cannot be read is no fault of the form: the run says what it is.
+    """
+    from pumphouse.archive.view import read_view
+
     with naming(form.target):
-        _restore_job(form, here)
+        settings, _, _ = _restore_job(form, here)
+        if not form.tables:
+            return
+        with _parts(settings) as parts:
+            try:
+                view = read_view(parts.readable_archive, since=parts.readable_archive.end())
+            except BinlogError:
+                return
+        _chosen(form).of(view.timeline, view.end if moment is None else moment)
 
 
 def plan_restore(form: RestoreForm, here: Installation = HERE) -> dict[str, Any]:

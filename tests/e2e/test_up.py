@@ -95,4 +95,8 @@ def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
     assert members
     assert [pid for pid in members if lives(pid)] == []
     assert not (tmp_path / "up.json").exists()
+    for words in (["shop-mistake"], ["airflow", "dags", "list"]):
+        nothing = _typed(tmp_path, *words)
+        assert (nothing.returncode, nothing.stdout) == (1, "")
+        assert nothing.stderr == f"nothing of {tmp_path / 'up'} runs: `make up` starts it\n"
     assert _demo("down", *build).returncode == 0

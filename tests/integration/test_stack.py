@@ -1,5 +1,6 @@
 """The parts of the local stack start, answer and end."""
 
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,24 @@ from tests.stack.mariadb import MariaDbServer
 from tests.stack.pumps import PumpProcess
 from tests.stack.s3 import S3Server
 from tests.stack.supervisor import StackError, Supervisor, tagged
+
+
+def test_a_command_of_a_stack_that_was_ended_says_what_starts_it(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path / "a b" / "up", store="file")
+    stack.write_command("says", ["-c", "print('here')"], {})
+    stack.write_command("alone", ["-c", "print('here')"], {}, alone=True)
+
+    def said(name: str) -> tuple[int, str, str]:
+        ended = subprocess.run([stack.directory / "bin" / name], check=False, capture_output=True, text=True)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    nothing = f"nothing of {stack.directory} runs: `make up` starts it\n"
+    assert said("says") == (1, "", nothing)
+    assert said("alone") == (0, "here\n", "")
+    stack.supervisor.start("part", ["sleep", "60"])
+    assert said("says") == (0, "here\n", "")
+    stack.stop()
+    assert said("says") == (1, "", nothing)
 
 
 def test_mariadb_keeps_data_and_address_over_a_restart_and_ends(tmp_path: Path) -> None:

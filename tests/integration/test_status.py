@@ -40,7 +40,8 @@ from pumphouse.runs import load
 from pumphouse.runs.proof import prove
 from pumphouse.settings import CaptureSettings, LoadRule, Settings, TargetSettings
 from pumphouse.status.exposition import exposition
-from pumphouse.status.findings import findings
+from pumphouse.status.findings import LOAD_FAILED, findings
+from pumphouse.status.headline import clock
 from pumphouse.status.look import look
 from pumphouse.status.past import past
 from pumphouse.status.report import Finding, Severity, Status
@@ -173,10 +174,13 @@ def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
     with pytest.raises(BinlogError):
         load.run(mine)
     (stopped,) = found(look(mine), "[target]")
-    assert (stopped.severity, stopped.next) == (Severity.ERROR, "pumphouse load")
+    assert (stopped.severity, stopped.next) == (Severity.ERROR, f"{LOAD_FAILED}, then pumphouse load")
     assert f"a load to {show(end)} has stopped" in stopped.what
     assert re.search(r"the last load failed, 20\d\d-.*d\.t", stopped.what)
     assert target.query("SELECT task FROM pumphouse.failed") == [("main",)]
+    for passes in ("TargetUnavailable", "OfAnotherRelease"):
+        target.execute("UPDATE pumphouse.failed SET error = %s", (passes,))
+        assert [each.next for each in found(look(mine), "[target]")] == ["pumphouse load"]
     target.execute("DELETE FROM pumphouse.failed")  # as of a run that was killed
     (stopped,) = found(look(mine), "[target]")
     assert (stopped.severity, "failed" in stopped.what) == (Severity.WARNING, False)
@@ -399,7 +403,9 @@ def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     failed = {each.next: each for each in found(look(mine), "archive") if "failed" in each.what}
     assert set(failed) == {"pumphouse snapshot", "pumphouse archive dump"}
     assert failed["pumphouse snapshot"].severity is Severity.ERROR
-    assert "no source is known" in failed["pumphouse archive dump"].what
+    assert (
+        "no source is known to read from (name it in pumphouse.toml: [source]" in failed["pumphouse archive dump"].what
+    )
     source.ts = int(cluster.tso())
     source.cut()
     assert [each.next for each in found(look(mine), "archive") if "failed" in each.what] == ["pumphouse archive dump"]
@@ -501,7 +507,9 @@ def test_who_looks_again_and_again_at_a_store_that_hangs_leaves_few_threads(
     eventually(lambda: "not asked again" not in look(settings, {}, within_s=0.1).archive.problem, within_s=240)
 
 
-def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, source: MadeSource) -> None:
+def test_what_lies_along_an_archive_is_told_with_what_it_lacks(
+    mine: Settings, source: MadeSource, tmp_path: Path
+) -> None:
     source.create_table("t", [column(1, "id", flag=3)])
     genesis = source.genesis(base=True)
     source.tick(1000)
@@ -520,7 +528,7 @@ def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, s
     ]  # fmt: skip
     assert found.proven is not None
     assert found.proven.ended_ms == 2
-    assert found.holes == ()
+    assert (found.holes, found.stopped, found.end) == ((), None, end)
     # A table comes with rows that no binlog has: the whole cannot be restored until a dump has them.
     source.create_table("u", [column(1, "id", flag=3)])
     source.rewrite_job(lambda job: job.update(had_rows=True))
@@ -528,4 +536,14 @@ def test_what_lies_along_an_archive_is_told_with_what_it_lacks(mine: Settings, s
     end = source.cut()
     (hole,) = past(source.archive).holes
     assert (hole.start, hole.end, "d.u had rows" in hole.why) == (at, end, True)
+    # The shell says the same as the page, and what to type.
+    shown = command(tmp_path, mine)
+    assert shown.output.splitlines()[0].endswith(f"as at {clock(end)}"), shown.output
+    assert re.search(r"^Late: .*alone, until the next dump: d.u had rows .*; proved \d+ d ago: a drill", shown.output)
+    assert (
+        "d.u had rows when the history saw it first, and no binlog has them\n  next: pumphouse archive dump"
+        in shown.output
+    )
+    seen = json.loads(command(tmp_path, mine, "--json").stdout)
+    assert "pumphouse archive dump" in [each["next"] for each in seen["findings"]]
     assert past(source.archive, [LoadRule(do="skip", ddl=int(at), why="known")]).holes == ()

@@ -231,15 +231,23 @@ class LocalStack:
         self.airflow.connections = self.connections()
         self.airflow.start()
         self.write_command("airflow", ["-m", "airflow"], self.airflow.variables())
-        self.write_command("pumphouse", ["-m", "pumphouse", "--config", str(self.config)], {})
+        self.write_command("pumphouse", ["-m", "pumphouse", "--config", str(self.config)], {}, alone=True)
 
-    def write_command(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """``bin/NAME``: that command for this stack, from any directory. It may hold keys."""
+    def write_command(
+        self, name: str, words: Sequence[str], environment: Mapping[str, str], *, alone: bool = False
+    ) -> None:
+        """``bin/NAME``: that command for this stack, from any directory. It may hold keys.
+
+        ``alone``: it has something to say where nothing runs, too.
+        """
         path = self.directory / "bin" / name
         path.parent.mkdir(exist_ok=True)
         said = [f"export {each}={shlex.quote(value)}" for each, value in environment.items()]
         command = shlex.join([sys.executable, *words])
-        lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", *said, f'exec {command} "$@"']
+        ended = shlex.quote(f"nothing of {self.directory} runs: `make {self.directory.name}` starts it")
+        runs = f"ls {shlex.quote(str(self.supervisor.run_dir))}/*.json > /dev/null 2>&1"
+        guard = [] if alone else [f"{runs} || {{ echo {ended} >&2; exit 1; }}"]
+        lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", *guard, *said, f'exec {command} "$@"']
         write_atomic(path, ("\n".join(lines) + "\n").encode(), mode=0o700)
 
     def stop(self, *, timeout_s: float = 10) -> list[str]:

@@ -174,7 +174,7 @@ def test_it_is_fit_for_each_width_and_scheme(site: Site, admin: Pages) -> None:
             driver.execute_script(f"localStorage.setItem('theme', '{theme}')")
             show(width, height)
             admin.open(_PAGE)
-            admin.says("safe until", "Pumps", "Targets", "Restore")
+            admin.says("until 20", "Pumps", "Targets", "Restore")
             dark = driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 22, 29)"
             assert dark is (theme == "dark")
             assert driver.execute_script("return document.documentElement.scrollWidth") <= width
@@ -193,7 +193,7 @@ def test_it_is_an_item_of_the_ui_and_a_tile_on_the_dashboard(admin: Pages) -> No
     admin.open("/")
     tile = admin.find("//iframe[@title='Pumphouse']")
     admin.driver.switch_to.frame(tile)
-    admin.says("Pumphouse: ", "safe until")
+    admin.says("Pumphouse: ", "until 20")
     admin.driver.switch_to.default_content()
     eventually(lambda: 40 < tile.size["height"] < 120, what="a tile as high as what it says")
     admin.shoot("tile")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
@@ -15,8 +16,9 @@ from pumphouse.commands.nodes import print_table
 from pumphouse.errors import UsageError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
-from pumphouse.status.findings import ago
+from pumphouse.status.findings import ago, with_past
 from pumphouse.status.headline import headline
+from pumphouse.status.past import Past
 from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus, PumpState, Status
 
 
@@ -33,19 +35,26 @@ def status(context: Context, *, as_json: bool, metrics: bool, listen: str | None
     Exit code 0: all is well. 3: something needs attention. 4: something stands still. It takes less than two seconds,
     even if something does not answer.
     """
-    from pumphouse.status.look import look
+    from pumphouse.status.look import WITHIN_S, Asked, look
 
     if listen:
         _serve(partial(look, context.settings), listen)
+    limit = time.monotonic() + WITHIN_S
     found = look(context.settings)
     if metrics:
         from pumphouse.status.exposition import exposition
 
         click.echo(exposition(found), nl=False)
-    elif as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        _print(found)
+        from pumphouse.status.past import past_of
+
+        answer = Asked(partial(past_of, context.settings)).answer(max(0.0, limit - time.monotonic()))
+        past = answer if isinstance(answer, Past) else None
+        found = with_past(found, past)
+        if as_json:
+            click.echo(json.dumps(found.to_dict(), indent=2))
+        else:
+            _print(found, past)
     if context.missing_file and found.exit_code:
         text = f"no settings file was read: there is no {context.missing_file}; --config FILE names another"
         click.echo(text, err=True)
@@ -93,8 +102,8 @@ def _print_archive(archive: ArchiveStatus) -> None:
         click.echo(f"lost       {ranges} declared lost: pumphouse archive ls")
 
 
-def _print(found: Status) -> None:
-    head = headline(found)
+def _print(found: Status, past: Past | None) -> None:
+    head = headline(found, past)
     click.echo(f"{head.word}: {'; '.join(head.says)}")
     _print_archive(found.archive)
     if found.pumps:

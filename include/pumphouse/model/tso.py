@@ -12,6 +12,8 @@ Tso = NewType("Tso", int)
 LOGICAL_BITS = 18
 LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 MAX_TSO = Tso((1 << 63) - 1)
+# The clock of this machine may lag behind that of the cluster by this much.
+_AHEAD_MS = 10_000
 
 
 def compose(physical_ms: int, logical: int = 0) -> Tso:
@@ -22,6 +24,11 @@ def compose(physical_ms: int, logical: int = 0) -> Tso:
 def physical_ms(ts: int) -> int:
     """Milliseconds since the epoch."""
     return ts >> LOGICAL_BITS
+
+
+def lies_ahead(ts: int, wall: int) -> bool:
+    """Whether a moment lies in the future by this machine's clock, which may lag behind that of the cluster."""
+    return physical_ms(ts) > physical_ms(wall) + _AHEAD_MS
 
 
 def logical(ts: int) -> int:

@@ -23,14 +23,12 @@ from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import our_schemas
 from pumphouse.loader.steps import Apply, Follow, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, ids_of, total_bytes, works_between
-from pumphouse.model.tso import Tso, physical_ms, show
+from pumphouse.model.tso import Tso, lies_ahead, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
 from pumphouse.settings import LoadSettings
 
 LATEST = "latest"
-# The clock of this machine may lag behind that of the cluster by this much.
-_AHEAD_MS = 10_000
 
 
 def parse_moment(text: str, parse: Callable[[str], Tso]) -> Tso | None:
@@ -363,7 +361,7 @@ def unreachable(
     elif target_ts <= end:
         why = "a table was brought back after the dump that lacks it, and "
         hint = ("take a new dump, and every moment after it can be restored: ", advice.dump())
-    elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
+    elif wall is not None and lies_ahead(target_ts, wall):
         why = "it lies in the future, and "
         hint = "`--to latest` (in the form: latest) restores to the archive's end"
     else:

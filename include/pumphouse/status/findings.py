@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pumphouse.archive.consumer import consumer_id
 from pumphouse.loader.rules import RESYNC
@@ -10,6 +11,7 @@ from pumphouse.loader.state import BEGINNING, TargetState
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.settings import Settings
+from pumphouse.status.past import Past
 from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus, only_restored
 
 # So long behind is late where nothing is known of the interval; and a load, behind the archive.
@@ -25,6 +27,8 @@ HELD_S = 60.0
 OPEN_S = 10.0
 # A capture that works is some tenths of a second behind, and some seconds behind a large transaction.
 CAPTURE_LAG_S = 60.0
+# Where a command alone fails again: what comes before it.
+LOAD_FAILED = "the steps of docs/runbook.md#loadfailed"
 _SHOWN = 5
 # In the name of a run: of a DAG.
 _OF_DAG = " of "
@@ -50,6 +54,16 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     late_load_s, begins = LATE_S if no_cluster else LATE_S + late, _begins(status)
     found += [each for target in loaded for each in _target(target, late_load_s, begins=begins)]
     return tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR))
+
+
+def with_past(status: Status, past: Past | None) -> Status:
+    """A look, with what lies along the archive among what wants a hand, as far as that is known."""
+    stopped = past.stopped if past else None
+    if stopped is None:
+        return status
+    what = f"the whole is restorable up to {show(stopped.start)} alone: {stopped.why}"
+    found = (_error("archive", what, "pumphouse archive dump"), *status.findings)
+    return replace(status, findings=tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR)))
 
 
 def _error(who: str, what: str, next_: str) -> Finding:
@@ -251,7 +265,8 @@ def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Fi
             failed = f"; {what}" if target.failed else ""
             at = show(target.at or 0)
             what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {at}{failed}"
-        yield (_error if target.failed else _warning)(who, what, again)
+        then = f"{LOAD_FAILED}, then {load}" if target.fails_again else again
+        yield (_error if target.failed else _warning)(who, what, then)
     elif loads and target.lag_s is not None and target.lag_s > late_s and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 
@@ -259,7 +274,7 @@ def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Fi
 def _unloaded(who: str, target: TargetStatus, load: str, *, begins: bool) -> Iterator[Finding]:
     if target.tables:
         there = f", and has {target.tables} tables: a first load takes no database that has some"
-        yield _warning(who, f"it was never loaded{there}", load)
+        yield _warning(who, f"it was never loaded{there}", f"{load}; {load} --equal-at TIME, if it equals the source")
     elif not begins:
         yield _warning(who, "it was never loaded", load)
 

@@ -34,16 +34,14 @@ def headline(status: Status, past: Past | None = None) -> Headline:
     if archive.end is None:
         return Headline(mood="bad", word="Not safe", says=(archive.problem or "there is no archive",))
     since = f"{clock(archive.end)}, {ago(archive.age_s)} ago"
-    says = [f"the archive stands still: safe until {since}" if archive.late else f"safe until {since}"]
+    says: list[str] = []
     if archive.restorable_from is None:
         says.append("nothing can be restored")
     else:
         says.append(f"restorable from {clock(archive.restorable_from)}")
-    stopped = [each for each in (past.holes if past else ()) if not each.node_id and each.end >= archive.end]
-    says += [
-        f"the whole is restorable up to {clock(each.start)} alone, until the next dump: {each.why}"
-        for each in stopped[:1]
-    ]
+    stopped = past.stopped if past else None
+    if stopped is not None:
+        says.append(f"the whole is restorable up to {clock(stopped.start)} alone, until the next dump: {stopped.why}")
     proven = past.proven if past else None
     if past is not None:
         says.append("never proved" if proven is None else _proved(proven, status.now))
@@ -52,10 +50,11 @@ def headline(status: Status, past: Past | None = None) -> Headline:
         f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
     ]
     if errors or archive.late or behind or stopped:
-        return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=tuple(says))
+        first = f"the archive stands still: safe until {since}" if archive.late else f"safe until {since}"
+        return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=(first, *says))
     if status.findings:
-        return Headline(mood="warn", word="Safe, with remarks", says=tuple(says))
-    return Headline(mood="good", word="Safe", says=tuple(says))
+        return Headline(mood="warn", word="Safe, with remarks", says=(f"until {since}", *says))
+    return Headline(mood="good", word="Safe", says=(f"until {since}", *says))
 
 
 def _proved(proof: Event, now: Tso) -> str:

@@ -335,7 +335,7 @@ def _failed(archive: Archive, last: Manifest | None) -> dict[str, str]:
         if each.what == "dump":
             since = max((base.ts for base in archive.bases(MAX_TSO)), default=Tso(0))
         if each.at_ms > physical_ms(since):
-            found[each.what] = f"{show(compose(each.at_ms))}: {each.message}"
+            found[each.what] = f"{show(compose(each.at_ms))}: {each.message}{f' ({each.hint})' if each.hint else ''}"
     return found
 
 
@@ -423,6 +423,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
         last_run = str(connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1") or "")  # noqa: S608
         held_by, known, said = fence.owned_by(connection), state.read_all(connection), Rules.of(rules, Tso(0)).tables
         out_of = {each.task: read_left_out(connection, each.task) for each in known}
+        failed = {each.task: ("", False) if held_by else read_failed_load(connection, each.task) for each in known}
         found = [
             TargetStatus(
                 section=section,
@@ -435,7 +436,8 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
                 held_by=held_by,
                 parked={n: str(out) for n, out in out_of[each.task].items() if out.parked},
                 left_out={n: str(out) for n, out in out_of[each.task].items() if not out.parked and n not in said},
-                failed="" if held_by else read_failed_load(connection, each.task),
+                failed=failed[each.task][0],
+                fails_again=failed[each.task][1],
                 stopped_before=None if held_by else _stopped_before(connection, each.task),
                 last_run=last_run,
             )

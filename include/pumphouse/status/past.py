@@ -20,7 +20,8 @@ from pumphouse.archive.view import read_view
 from pumphouse.errors import BinlogError
 from pumphouse.loader.rules import Rules
 from pumphouse.model.tso import MAX_TSO, Tso
-from pumphouse.settings import LoadRule
+from pumphouse.parts import Parts
+from pumphouse.settings import LoadRule, Settings
 
 log = structlog.get_logger()
 # Of proofs and drills the latest.
@@ -67,10 +68,11 @@ class Hole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """All of it, each in order of its moment."""
+    """All of it, each in order of its moment. ``end``: of the archive, when it was asked."""
 
     events: tuple[Event, ...] = ()
     holes: tuple[Hole, ...] = ()
+    end: Tso = Tso(0)
 
     @property
     def proven(self) -> Event | None:
@@ -78,10 +80,21 @@ class Past:
         green = (each for each in self.events if each.good and each.ended_ms is not None)
         return max(green, key=lambda each: each.ended_ms or 0, default=None)
 
+    @property
+    def stopped(self) -> Hole | None:
+        """The first DDL that lets no restore of the whole go past it, with no dump behind it yet."""
+        return next((each for each in self.holes if not each.node_id and each.end >= self.end), None)
+
+
+def past_of(settings: Settings) -> Past:
+    """Ask the archive that the settings name."""
+    with Parts(settings) as parts:
+        return past(parts.readable_archive, settings.load.rules)
+
 
 def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
     """Ask the archive. ``rules``: of loads, by which a DDL need not stop them."""
-    genesis, kept = archive.genesis(), archive.range()
+    genesis, kept, end = archive.genesis(), archive.range(), archive.end()
     events = [Event(kind=Kind.MARK, at=each.ts, text=each.reason) for each in kept.marks]
     if genesis.base is not None and genesis.ts >= kept.start:
         events.append(Event(kind=Kind.DUMP, at=genesis.ts))
@@ -101,24 +114,25 @@ def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
         if each.to_ts > kept.start
     ]
     bases = sorted(each.at for each in events if each.kind in (Kind.DUMP, Kind.FOLDED))
-    holes += _stopping(archive, kept.start, bases, Rules.of(rules, Tso(0)))
+    holes += _stopping(archive, kept.start, end, bases, Rules.of(rules, Tso(0)))
     return Past(
         events=tuple(sorted(events, key=lambda each: each.at)),
         holes=tuple(sorted(holes, key=lambda each: each.start)),
+        end=end,
     )
 
 
-def _stopping(archive: Archive, start: Tso, bases: Sequence[Tso], rules: Rules) -> Iterator[Hole]:
+def _stopping(archive: Archive, start: Tso, end: Tso, bases: Sequence[Tso], rules: Rules) -> Iterator[Hole]:
     """From each DDL that no load or restore carries out to the next dump; other tables by themselves are restorable."""
     try:
-        view = read_view(archive)
+        view = read_view(archive, end=end)
     except BinlogError as error:
         log.warning("ddls_not_looked_at", error=error.message)
         return
-    for event in view.timeline.ddls(start, view.end):
+    for event in view.timeline.ddls(start, end):
         if why := rules.ruled(event).problem:
             behind = (base for base in bases if base >= event.commit_ts)
-            yield Hole(start=event.commit_ts, end=next(behind, view.end), node_id="", why=why)
+            yield Hole(start=event.commit_ts, end=next(behind, end), node_id="", why=why)
 
 
 def _judged(kind: Kind, found: Proof | Drill, good: bool, of: str) -> Event:

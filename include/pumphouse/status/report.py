@@ -162,7 +162,7 @@ class TargetStatus:
     that was restored: nothing keeps it up to date. ``parked``: tables that a rule
     has put in quarantine, and since when and why. ``left_out``: tables that a rule left out which is gone from the
     settings. ``stopped_before``: end of a plan that nobody goes on with now. ``last_run``: who had the target last.
-    ``failed``: when and how the last load failed.
+    ``failed``: when and how the last load failed; ``fails_again``: so does the next, until a person did something.
     ``tables``: how many tables lie there without a checkpoint.
     """
 
@@ -180,6 +180,7 @@ class TargetStatus:
     stopped_before: Tso | None = None
     last_run: str = ""
     failed: str = ""
+    fails_again: bool = False
     tables: int = 0
 
     @property

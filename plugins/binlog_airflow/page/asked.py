@@ -1,6 +1,6 @@
 """What a user asks of an installation on its page: whether a form can be started, and what happened in its archive.
 
-Both read the archive and the cluster, and no database server: whether a target has a table of that name already, its
+Both read the archive and the cluster, and no database server: whether a target has a table of that name already, the
 run says, which connects to it anyway, within seconds and with the way out.
 """
 
@@ -21,7 +21,7 @@ from binlog_airflow.advice import in_airflow
 from binlog_airflow.hooks import ARCHIVE
 from binlog_airflow.page.known import Form
 from pumphouse.errors import BinlogError
-from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.model.tso import Tso, compose, lies_ahead, physical_ms
 from pumphouse.status.headline import clock
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Checked:
 
 
 def check(here: Installation, form: Form, conf: Conf, seen: ArchiveStatus) -> Checked:
-    """Hold a filled-in form against the restorable range; its tables and the target are the run's to look at."""
+    """Hold a filled-in form against the archive: the restorable range, and its tables at the moment."""
     for name, value in conf.items():
         if name not in form.fields or not isinstance(value, _SHAPES.get(form.fields[name].kind, str)):
             return Checked(refused=f"{name!r:.60} is no field of the form, or has no such value")
@@ -76,7 +76,7 @@ def check(here: Installation, form: Form, conf: Conf, seen: ArchiveStatus) -> Ch
         try:
             if fields.base:
                 tasks.moment_of(fields.base, settings)
-            tasks.check_form(fields, here)
+            tasks.check_form(fields, moment, here)
         except BinlogError as error:
             return Checked(moment=said, refused=error.said(in_airflow))
         return Checked(moment=said)
@@ -91,8 +91,11 @@ def out_of_range(moment: Tso | None, archive: ArchiveStatus) -> str:
         return archive.problem or "nothing can be restored: the archive has no dump"
     if moment is None or first <= moment <= end:
         return ""
-    why = "is from before the first moment" if moment < first else "is not archived yet"
-    newer = "" if moment < first else "; the next snapshot brings in what was written since"
+    why, newer = "is from before the first moment", ""
+    if moment > end and lies_ahead(moment, compose(int(time.time() * 1000))):
+        why = "lies in the future"
+    elif moment > end:
+        why, newer = "is not archived yet", "; the next snapshot brings in what was written since"
     whole = compose(-(-physical_ms(first) // 1000) * 1000)  # as it is typed, without a fraction, it lies in the range
     range_ = f"{clock(whole)} to {clock(end)}"
     return f"{clock(moment)} {why}: type a moment from {range_}, or {_LATEST}, which is that end{newer}"

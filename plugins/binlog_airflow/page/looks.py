@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.exceptions import AirflowException
@@ -79,7 +80,9 @@ class Looks:
 
 
 def _look(here: Installation, kept: _Kept) -> Seen:
+    from pumphouse.status.findings import with_past
     from pumphouse.status.look import Asked, look
+    from pumphouse.status.past import past_of
     from pumphouse.status.report import Finding, Severity
 
     unread: dict[str, str] = {}
@@ -89,7 +92,7 @@ def _look(here: Installation, kept: _Kept) -> Seen:
     except (BinlogError, AirflowException) as error:
         return Seen(problem=error.said(in_airflow) if isinstance(error, BinlogError) else str(error))
     if kept.asked is None or (kept.asked.done and time.monotonic() > kept.asked_at + _PAST_EVERY_S):
-        kept.asked, kept.asked_at = Asked(lambda: _past(settings)), time.monotonic()
+        kept.asked, kept.asked_at = Asked(partial(past_of, settings)), time.monotonic()
     status = look(settings, targets)
     unknown = [
         Finding(
@@ -97,21 +100,13 @@ def _look(here: Installation, kept: _Kept) -> Seen:
         )
         for conn_id, why in unread.items()
     ]
-    status = replace(status, findings=(*status.findings, *unknown))
     found = kept.asked.answer(_PAST_WITHIN_S)
     if isinstance(found, Exception):
         kept.asked = None  # the next look asks again
     elif found is not None:
         kept.past = found
+    status = with_past(replace(status, findings=(*status.findings, *unknown)), kept.past)
     return Seen(status=status, past=kept.past)
-
-
-def _past(settings: Settings) -> Past:
-    from pumphouse.parts import Parts
-    from pumphouse.status.past import past
-
-    with Parts(settings) as parts:
-        return past(parts.readable_archive, settings.load.rules)
 
 
 def _targets(here: Installation, settings: Settings, unread: dict[str, str]) -> dict[str, TargetSettings]:

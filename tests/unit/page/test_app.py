@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from binlog_airflow.installation import Installation
 from pumphouse.archive.marks import mark
+from pumphouse.errors import BadManifest
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.registry.file import FileCluster
 from pumphouse.status.headline import clock
@@ -134,10 +135,12 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
     client: Client, source: Source
 ) -> None:
     first, end = source.archive.genesis().ts, source.archive.end()
-    for ts, why in ((first - 1, "before the first moment"), (end + (60_000 << 18), "not archived yet")):
+    moments = {first - 1: "before the first moment", end + 1: "not archived yet", end + (60_000 << 18): "in the future"}
+    for ts, why in moments.items():
         said = client.check(to=str(ts))
         assert said["moment"] == ""
         assert why in said["refused"]
+        assert ("the next snapshot brings in" in said["refused"]) is (why == "not archived yet")
         ((low, high),) = re.findall(r"from (\S+ \S+)Z to (\S+ \S+)Z, or latest", said["refused"])
         assert (clock(first) <= low, high) == (True, clock(end)[:-1])
         assert client.check(to=f"{low}Z")["refused"] == "", "what it names, it takes"
@@ -146,10 +149,14 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
     assert later > end
     assert client.check(to=str(later))["refused"] == "", f"it was behind {seen}, and no longer is"
     assert client.check(to="after lunch")["refused"].startswith("'after lunch' is no time")
-    for good in (str(end), "latest", f"before DDL {source.jobs[-1].job.id}"):
+    ddl = source.jobs[-1]
+    for good, at in ((str(end), end), (f"before DDL {ddl.job.id}", ddl.commit_ts - 1)):
         said = client.check(to=good)
         assert said["refused"] == ""
-        assert clock(end)[:-4] in said["moment"]
+        assert clock(at) in said["moment"]
+    said = client.check(to="latest")
+    assert said["refused"] == ""
+    assert {clock(end), clock(later)} & {said["moment"].removeprefix("the archive's end, ")}
 
 
 @pytest.mark.parametrize(
@@ -158,6 +165,10 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
         ({"target": "pumphouse_source"}, "the source is restored to by tables alone"),
         ({"as": "d.t2"}, "are for tables"),
         ({"tables": ["t"]}, "t is no table"),
+        ({"tables": ["d.u", "d.uu"]}, "the source has no table d.uu at"),
+        ({"tables": ["d.uu"]}, "did you mean d.u?"),
+        ({"tables": ["d.t"]}, "dropped it at"),
+        ({"tables": ["x.%"]}, "the source has no table x.% at"),
         ({"base": "x"}, "'x' is no time"),
         ({"target": "pumphouse_archive", "tables": ["d.t"]}, "none of the targets that the form offers"),
     ],
@@ -168,7 +179,20 @@ def test_what_is_wrong_with_a_form_by_itself_is_refused_before_anything_runs(
     said = client.check(to="latest", **conf)
     assert why in said["refused"]
     assert said["moment"].startswith("the archive's end")
-    assert client.check(to="latest", target="pumphouse_source", tables=["d.t"], **{"as": "d.t2"})["refused"] == ""
+    assert client.check(to="latest", target="pumphouse_source", tables=["d.u"], **{"as": "d.t2"})["refused"] == ""
+
+
+def test_a_table_of_the_moment_is_taken_though_it_was_dropped_since_and_an_unread_archive_is_the_runs_to_tell(
+    client: Client, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.check(to=str(source.deleted), tables=["d.t", "D.U"])["refused"] == ""
+    assert client.check(to="latest", tables=["d.%"])["refused"] == ""
+
+    def damaged(*_: object, **__: object) -> None:
+        raise BadManifest("a window is damaged")
+
+    monkeypatch.setattr("pumphouse.archive.view.read_view", damaged)
+    assert client.check(to="latest", tables=["d.uu"])["refused"] == ""
 
 
 def test_a_search_finds_the_delete_and_the_drop_with_the_moment_before_each(client: Client, source: Source) -> None:

@@ -132,7 +132,7 @@ def test_dumps_and_proofs_that_could_not_be_read_are_asked_for_again_by_the_next
 
     monkeypatch.setattr("pumphouse.status.look.look", lambda *_: status)
     monkeypatch.setattr(looks, "_targets", lambda *_: {})
-    monkeypatch.setattr(looks, "_past", past)
+    monkeypatch.setattr("pumphouse.status.past.past_of", past)
     kept, here = looks._Kept(), cast(Installation, SimpleNamespace(settings=Settings))
     assert looks._look(here, kept).past is None
     assert looks._look(here, kept).past == Past()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from binlog_airflow.advice import dag_for
 from binlog_airflow.page import shown
 from pumphouse.model.tso import Tso, compose
 from pumphouse.settings import Settings
-from pumphouse.status.findings import findings
+from pumphouse.status.findings import findings, with_past
 from pumphouse.status.headline import clock, headline
 from pumphouse.status.past import Event, Hole, Kind, Past
 from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status, TargetStatus
@@ -71,6 +72,30 @@ def test_the_line_is_whole_from_its_beginning_to_now() -> None:
     assert near.marks == ()
 
 
+@pytest.mark.parametrize("remarks", [(), (Finding(severity=Severity.WARNING, who="x", what="y", next="z"),)])
+def test_no_word_is_said_twice(remarks: tuple[Finding, ...]) -> None:
+    head = headline(replace(WELL, findings=remarks), None)
+    assert head.word.startswith("Safe")
+    assert head.says[0] == f"until {clock(ARCHIVE.end)}, 3 min ago"
+
+
+def test_a_load_that_would_fail_again_is_not_what_to_type_next() -> None:
+    held = TargetStatus(
+        section="targets.eu", address="h:1", task="main", at=ago(200), state="ready", failed="d.t had rows"
+    )
+
+    def next_of(target: TargetStatus) -> str:
+        (found,) = [each for each in findings(replace(WELL, targets=(target,)), "", Settings()) if "h:1" in each.who]
+        return found.next
+
+    assert next_of(held) == "pumphouse load --target eu"
+    steps = next_of(replace(held, fails_again=True))
+    page, _, anchor = steps.removeprefix("the steps of ").partition(",")[0].partition("#")
+    assert f"\n## {anchor}\n" in Path(page).read_text().lower()
+    assert steps.endswith(", then pumphouse load --target eu")
+    assert dag_for(steps) == ""
+
+
 def test_a_step_names_the_dag_of_the_installation_that_does_it() -> None:
     dags = {"binlog_snapshot": "eu_binlog_snapshot"}
     found = replace(WELL, findings=(Finding(severity=Severity.ERROR, who="x", what="y", next="pumphouse snapshot"),))
@@ -105,12 +130,17 @@ def test_a_target_of_a_young_archive_may_still_be_waiting_for_its_first_load() -
 
 
 def test_an_archive_that_goes_on_behind_a_ddl_that_stops_every_restore_is_not_safe() -> None:
-    hole = Hole(start=ago(300), end=ago(200), node_id="", why="d.t had rows when the history saw it first")
-    stopped = headline(WELL, Past(holes=(hole,)))
+    hole = Hole(start=ago(300), end=ago(210), node_id="", why="d.t had rows when the history saw it first")
+    seen = Past(holes=(hole,), end=ago(210))  # the archive has grown since
+    stopped = headline(WELL, seen)
     assert stopped.mood == "bad"
     assert f"the whole is restorable up to {clock(hole.start)} alone, until the next dump: {hole.why}" in stopped.says
-    dumped = Past(holes=(replace(hole, end=ago(250)),))
+    (hand,) = with_past(WELL, seen).findings
+    assert (hand.severity, hand.next) == (Severity.ERROR, "pumphouse archive dump")
+    assert hole.why in hand.what
+    dumped = Past(holes=(replace(hole, end=ago(250)),), end=ago(210))
     assert headline(WELL, dumped).mood == "good"
+    assert with_past(WELL, dumped) == with_past(WELL, None) == WELL
     line = shown.line(WELL, dumped, None)
     assert line is not None
     assert line.bars[-1].title == f"no restore of the whole, {clock(ago(300))} to {clock(ago(250))}: {hole.why}"
