@@ -16,7 +16,7 @@ from pumphouse.commands.nodes import print_table
 from pumphouse.errors import UsageError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
-from pumphouse.status.findings import ago, with_past
+from pumphouse.status.findings import ago
 from pumphouse.status.headline import headline
 from pumphouse.status.past import Past
 from pumphouse.status.report import ArchiveStatus, CaptureStatus, ConsumerStatus, PumpState, Status
@@ -36,25 +36,22 @@ def status(context: Context, *, as_json: bool, metrics: bool, listen: str | None
     even if something does not answer.
     """
     from pumphouse.status.look import WITHIN_S, Asked, look
+    from pumphouse.status.past import judged_of
 
     if listen:
         _serve(partial(look, context.settings), listen)
     limit = time.monotonic() + WITHIN_S
+    judged = None if metrics or as_json else Asked(partial(judged_of, context.settings))
     found = look(context.settings)
     if metrics:
         from pumphouse.status.exposition import exposition
 
         click.echo(exposition(found), nl=False)
+    elif judged is None:
+        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        from pumphouse.status.past import past_of
-
-        answer = Asked(partial(past_of, context.settings)).answer(max(0.0, limit - time.monotonic()))
-        past = answer if isinstance(answer, Past) else None
-        found = with_past(found, past)
-        if as_json:
-            click.echo(json.dumps(found.to_dict(), indent=2))
-        else:
-            _print(found, past)
+        answer = judged.answer(max(0.0, limit - time.monotonic()))
+        _print(found, answer if isinstance(answer, Past) else None)
     if context.missing_file and found.exit_code:
         text = f"no settings file was read: there is no {context.missing_file}; --config FILE names another"
         click.echo(text, err=True)
@@ -84,6 +81,7 @@ def _print_archive(archive: ArchiveStatus) -> None:
         "nothing, there is no dump to begin from"
         if archive.restorable_from is None or archive.restorable_to is None
         else f"{show(archive.restorable_from)} to {show(archive.restorable_to)}"
+        f"{f', the whole to {show(archive.stops[0].at)}' if archive.stops else ''}"
     )
     click.echo(f"restorable {restorable}")
     click.echo(f"archive    {archive.url} ends {ago(archive.age_s)} ago, at {show(archive.end)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pumphouse import errors
 from pumphouse.errors import BinlogError, UsageError
 from pumphouse.loader.target import TargetConnection
 
@@ -36,19 +35,13 @@ def noting(connection: TargetConnection, task: str) -> Iterator[None]:
         connection.execute(f"DELETE FROM {connection.table('failed')} WHERE task = %s", (task,))
 
 
-def read_failed(connection: TargetConnection, task: str) -> tuple[str, bool]:
-    """``2026-11-21 03:00:00Z: message`` of a load that failed, where none has ended well since; '' = there is none.
-
-    And whether the next one fails in the same way, until somebody has done what the error advises.
-    """
+def read_failed(connection: TargetConnection, task: str) -> str:
+    """``2026-11-21 03:00:00Z: message (hint)`` of a load that failed, where none has ended well since; '' = none."""
     if not connection.has_table("failed"):
-        return "", False
+        return ""
     rows = connection.query(
-        f"SELECT DATE_FORMAT(failed_at, '%%Y-%%m-%%d %%H:%%i:%%sZ'), error, message FROM {connection.table('failed')}"
-        " WHERE task = %s",
+        "SELECT DATE_FORMAT(failed_at, '%%Y-%%m-%%d %%H:%%i:%%sZ'), message, hint"
+        f" FROM {connection.table('failed')} WHERE task = %s",
         (task,),
     )
-    for at, error, message in rows:
-        kind = getattr(errors, error, None)
-        return f"{at}: {message}", kind is not None and not kind.retryable
-    return "", False
+    return "".join(f"{at}: {message}{f' ({hint})' if hint else ''}" for at, message, hint in rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from pumphouse.archive.consumer import consumer_id
 from pumphouse.loader.rules import RESYNC
@@ -11,8 +10,7 @@ from pumphouse.loader.state import BEGINNING, TargetState
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.settings import Settings
-from pumphouse.status.past import Past
-from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus, only_restored
+from pumphouse.status.report import ArchiveStatus, Finding, PumpState, Severity, Status, TargetStatus, only_restored
 
 # So long behind is late where nothing is known of the interval; and a load, behind the archive.
 LATE_S = 3600.0
@@ -27,9 +25,8 @@ HELD_S = 60.0
 OPEN_S = 10.0
 # A capture that works is some tenths of a second behind, and some seconds behind a large transaction.
 CAPTURE_LAG_S = 60.0
-# Where a command alone fails again: what comes before it.
-LOAD_FAILED = "the steps of docs/runbook.md#loadfailed"
 _SHOWN = 5
+_DUMP = "pumphouse archive dump"
 # In the name of a run: of a DAG.
 _OF_DAG = " of "
 
@@ -54,16 +51,6 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     late_load_s, begins = LATE_S if no_cluster else LATE_S + late, _begins(status)
     found += [each for target in loaded for each in _target(target, late_load_s, begins=begins)]
     return tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR))
-
-
-def with_past(status: Status, past: Past | None) -> Status:
-    """A look, with what lies along the archive among what wants a hand, as far as that is known."""
-    stopped = past.stopped if past else None
-    if stopped is None:
-        return status
-    what = f"the whole is restorable up to {show(stopped.start)} alone: {stopped.why}"
-    found = (_error("archive", what, "pumphouse archive dump"), *status.findings)
-    return replace(status, findings=tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR)))
 
 
 def _error(who: str, what: str, next_: str) -> Finding:
@@ -177,18 +164,30 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
         yield _error("archive", what, "date -u, here and on the host of the TSOs")
     for each in archive.held_by:
         yield _error(each.who, f"it holds the archive at {show(archive.end)}: {each.why}", each.hint)
-    if archive.restorable_from is None:
-        what = "nothing can be restored: there is no dump of the tables that there were when it began"
-        yield _warning("archive", what, "pumphouse archive dump")
     for name, how in archive.failed.items():
-        again = "pumphouse snapshot" if name == "snapshot" else "pumphouse archive dump"
+        again = "pumphouse snapshot" if name == "snapshot" else _DUMP
         yield _error("archive", f"the last {name} failed, {how}", again)
+    yield from _restorable(archive)
     for table, why in archive.without.items():
         what = f"its newest dump lacks {table}, by a rule of dump.without: {why}"
         yield _warning("archive", what, f"pumphouse archive dump --table {table}, without its rule")
     if archive.age_s is not None and archive.age_s > late_s:
         age = f"{archive.age_s / 3600:.1f} h" if archive.age_s >= 3600 else f"{archive.age_s / 60:.0f} min"
         yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")
+
+
+def _restorable(archive: ArchiveStatus) -> Iterator[Finding]:
+    """What no restore can do."""
+    if archive.restorable_from is None:
+        what = "nothing can be restored: there is no dump of the tables that there were when it began"
+        yield _warning("archive", what, _DUMP)
+    elif archive.stops is None:
+        what = "whether a DDL stops restores of the whole is not known: its schema was not read in time"
+        yield _warning("archive", what, "pumphouse restore --to latest --dry-run")
+    elif archive.stops:
+        first, *more = archive.stops
+        also = f"; behind that, {len(more)} more" if more else ""
+        yield _error("archive", f"the whole is restorable up to {show(first.at)} alone: {first.why}{also}", _DUMP)
 
 
 def _copy(status: Status, settings: Settings) -> Iterator[Finding]:
@@ -265,16 +264,16 @@ def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Fi
             failed = f"; {what}" if target.failed else ""
             at = show(target.at or 0)
             what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {at}{failed}"
-        then = f"{LOAD_FAILED}, then {load}" if target.fails_again else again
-        yield (_error if target.failed else _warning)(who, what, then)
+        yield (_error if target.failed else _warning)(who, what, again)
     elif loads and target.lag_s is not None and target.lag_s > late_s and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 
 
 def _unloaded(who: str, target: TargetStatus, load: str, *, begins: bool) -> Iterator[Finding]:
     if target.tables:
-        there = f", and has {target.tables} tables: a first load takes no database that has some"
-        yield _warning(who, f"it was never loaded{there}", f"{load}; {load} --equal-at TIME, if it equals the source")
+        there = f"and has {target.tables} tables: a first load takes no database that has some"
+        equal = f"if it equals the source, {load} --equal-at TIME takes it as it is"
+        yield _warning(who, f"it was never loaded, {there}; {equal}", load)
     elif not begins:
         yield _warning(who, "it was never loaded", load)
 

@@ -39,9 +39,9 @@ def headline(status: Status, past: Past | None = None) -> Headline:
         says.append("nothing can be restored")
     else:
         says.append(f"restorable from {clock(archive.restorable_from)}")
-    stopped = past.stopped if past else None
+    stopped = archive.stops[0] if archive.stops else None
     if stopped is not None:
-        says.append(f"the whole is restorable up to {clock(stopped.start)} alone, until the next dump: {stopped.why}")
+        says.append(f"the whole is restorable up to {clock(stopped.at)} alone, until the next dump: {stopped.why}")
     proven = past.proven if past else None
     if past is not None:
         says.append("never proved" if proven is None else _proved(proven, status.now))

@@ -68,6 +68,7 @@ from pumphouse.status.report import (
     TargetStatus,
     only_restored,
 )
+from pumphouse.status.stops import stops_of
 
 # So many windows say how far apart snapshots are; and so many names one request of an object store has.
 _NEWEST = 3
@@ -123,12 +124,16 @@ def look(
         (node, Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
     copied = Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
+    stops = Asked(lambda: stops_of(parts.archive, settings.load.rules)) if known else None
     found = archive.answer(left())
     if not isinstance(found, ArchiveStatus):
         problem = _why(found if known else registry)
         found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=problem)
     if found.begin is None and known:
         found = replace(found, next=Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
+    if found.end is not None:
+        answer = stops and stops.answer(left())
+        found = replace(found, stops=answer if isinstance(answer, tuple) else None)
     if copied is not None:
         answer = copied.answer(left())
         found = replace(
@@ -138,7 +143,7 @@ def look(
             else CopyStatus(url=without_secrets(settings.archive.copy_root), problem=_why(answer)),
         )
     if asks:
-        behind_it = (parts, hanging, asked_registry, alone, archive, copied)
+        behind_it = (parts, hanging, asked_registry, alone, archive, copied, stops)
         threading.Thread(target=_close_behind, args=behind_it, daemon=True).start()
     stale_s = settings.archive.consumer_stale_s
     status = Status(
@@ -423,7 +428,6 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
         last_run = str(connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1") or "")  # noqa: S608
         held_by, known, said = fence.owned_by(connection), state.read_all(connection), Rules.of(rules, Tso(0)).tables
         out_of = {each.task: read_left_out(connection, each.task) for each in known}
-        failed = {each.task: ("", False) if held_by else read_failed_load(connection, each.task) for each in known}
         found = [
             TargetStatus(
                 section=section,
@@ -436,8 +440,7 @@ def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], n
                 held_by=held_by,
                 parked={n: str(out) for n, out in out_of[each.task].items() if out.parked},
                 left_out={n: str(out) for n, out in out_of[each.task].items() if not out.parked and n not in said},
-                failed=failed[each.task][0],
-                fails_again=failed[each.task][1],
+                failed="" if held_by else read_failed_load(connection, each.task),
                 stopped_before=None if held_by else _stopped_before(connection, each.task),
                 last_run=last_run,
             )

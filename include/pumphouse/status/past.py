@@ -22,6 +22,7 @@ from pumphouse.loader.rules import Rules
 from pumphouse.model.tso import MAX_TSO, Tso
 from pumphouse.parts import Parts
 from pumphouse.settings import LoadRule, Settings
+from pumphouse.status.stops import stopping
 
 log = structlog.get_logger()
 # Of proofs and drills the latest.
@@ -55,7 +56,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """What a Pump had in (start, end] was declared lost; of no Pump (''): a DDL lets no restore of the whole end there.
+    """What a Pump had in (start, end] was declared lost; of no Pump (''): a DDL that no restore of the whole passes.
 
     ``why``: in words.
     """
@@ -68,11 +69,10 @@ class Hole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """All of it, each in order of its moment. ``end``: of the archive, when it was asked."""
+    """All of it, each in order of its moment."""
 
     events: tuple[Event, ...] = ()
     holes: tuple[Hole, ...] = ()
-    end: Tso = Tso(0)
 
     @property
     def proven(self) -> Event | None:
@@ -80,16 +80,17 @@ class Past:
         green = (each for each in self.events if each.good and each.ended_ms is not None)
         return max(green, key=lambda each: each.ended_ms or 0, default=None)
 
-    @property
-    def stopped(self) -> Hole | None:
-        """The first DDL that lets no restore of the whole go past it, with no dump behind it yet."""
-        return next((each for each in self.holes if not each.node_id and each.end >= self.end), None)
-
 
 def past_of(settings: Settings) -> Past:
     """Ask the archive that the settings name."""
     with Parts(settings) as parts:
         return past(parts.readable_archive, settings.load.rules)
+
+
+def judged_of(settings: Settings) -> Past:
+    """Proofs and drills alone."""
+    with Parts(settings) as parts:
+        return Past(events=tuple(sorted(_judgements(parts.readable_archive), key=lambda each: each.at)))
 
 
 def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
@@ -101,13 +102,7 @@ def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
     events += [
         Event(kind=Kind.DUMP if base.folded is None else Kind.FOLDED, at=base.ts) for base in archive.bases(MAX_TSO)
     ]
-    for proof in read_proofs(archive, last=_LATEST):
-        if proof.ended_ms is not None and proof.task != DRILL:
-            only = proof.only[0] if len(proof.only) == 1 else f"{len(proof.only) or 'all'} tables"
-            events.append(_judged(Kind.PROOF, proof, proof.equal, f"{only} of {proof.target}"))
-    for drill in latest_drills(archive, _LATEST):
-        if drill.ended_ms is not None and drill.at:
-            events.append(_judged(Kind.DRILL, drill, drill.green, f"a drill into {drill.into}"))
+    events += _judgements(archive)
     holes = [
         Hole(start=each.from_ts, end=each.to_ts, node_id=each.node_id, why=each.reason)
         for each in declarations(archive)
@@ -118,8 +113,17 @@ def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
     return Past(
         events=tuple(sorted(events, key=lambda each: each.at)),
         holes=tuple(sorted(holes, key=lambda each: each.start)),
-        end=end,
     )
+
+
+def _judgements(archive: Archive) -> Iterator[Event]:
+    for proof in read_proofs(archive, last=_LATEST):
+        if proof.ended_ms is not None and proof.task != DRILL:
+            only = proof.only[0] if len(proof.only) == 1 else f"{len(proof.only) or 'all'} tables"
+            yield _judged(Kind.PROOF, proof, proof.equal, f"{only} of {proof.target}")
+    for drill in latest_drills(archive, _LATEST):
+        if drill.ended_ms is not None and drill.at:
+            yield _judged(Kind.DRILL, drill, drill.green, f"a drill into {drill.into}")
 
 
 def _stopping(archive: Archive, start: Tso, end: Tso, bases: Sequence[Tso], rules: Rules) -> Iterator[Hole]:
@@ -129,10 +133,9 @@ def _stopping(archive: Archive, start: Tso, end: Tso, bases: Sequence[Tso], rule
     except BinlogError as error:
         log.warning("ddls_not_looked_at", error=error.message)
         return
-    for event in view.timeline.ddls(start, end):
-        if why := rules.ruled(event).problem:
-            behind = (base for base in bases if base >= event.commit_ts)
-            yield Hole(start=event.commit_ts, end=next(behind, end), node_id="", why=why)
+    for stop in stopping(view.timeline, start, end, rules):
+        behind = (base for base in bases if base > stop.at)
+        yield Hole(start=stop.at, end=next(behind, end), node_id="", why=stop.why)
 
 
 def _judged(kind: Kind, found: Proof | Drill, good: bool, of: str) -> Event:

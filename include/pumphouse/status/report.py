@@ -77,6 +77,14 @@ class CopyStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A DDL that no restore of the whole can pass. ``at``: the last moment before it; ``why``: in words."""
+
+    at: Tso
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
 
@@ -90,6 +98,7 @@ class ArchiveStatus:
     ``copy`` None: the settings name none.
     ``late_s``: an end that is older is late, as far as the length of its windows tells.
     ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
+    ``stops``: what no restore of the whole can pass, until the next dump; None: that is not known.
     """
 
     url: str
@@ -113,6 +122,7 @@ class ArchiveStatus:
     expired: str = ""
     marks: dict[str, str] = field(default_factory=dict)
     copy: CopyStatus | None = None
+    stops: tuple[Stop, ...] | None = ()
     problem: str = ""
 
     @property
@@ -162,7 +172,7 @@ class TargetStatus:
     that was restored: nothing keeps it up to date. ``parked``: tables that a rule
     has put in quarantine, and since when and why. ``left_out``: tables that a rule left out which is gone from the
     settings. ``stopped_before``: end of a plan that nobody goes on with now. ``last_run``: who had the target last.
-    ``failed``: when and how the last load failed; ``fails_again``: so does the next, until a person did something.
+    ``failed``: when and how the last load failed, with the way out.
     ``tables``: how many tables lie there without a checkpoint.
     """
 
@@ -180,7 +190,6 @@ class TargetStatus:
     stopped_before: Tso | None = None
     last_run: str = ""
     failed: str = ""
-    fails_again: bool = False
     tables: int = 0
 
     @property

@@ -116,6 +116,8 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
         seen = await to_thread.run_sync(looks.at, here, limiter=threads)
         if seen.status is None:
             return asdict(asked.Checked(refused=seen.problem))
+        if checking.statistics().tasks_waiting >= _WAITING:
+            return asdict(asked.Checked(refused="others are asking: try again in some seconds"))
         archive = seen.status.archive
         return asdict(await to_thread.run_sync(lambda: asked.check(here, form, conf, archive), limiter=checking))
 

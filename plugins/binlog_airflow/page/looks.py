@@ -80,7 +80,6 @@ class Looks:
 
 
 def _look(here: Installation, kept: _Kept) -> Seen:
-    from pumphouse.status.findings import with_past
     from pumphouse.status.look import Asked, look
     from pumphouse.status.past import past_of
     from pumphouse.status.report import Finding, Severity
@@ -105,8 +104,7 @@ def _look(here: Installation, kept: _Kept) -> Seen:
         kept.asked = None  # the next look asks again
     elif found is not None:
         kept.past = found
-    status = with_past(replace(status, findings=(*status.findings, *unknown)), kept.past)
-    return Seen(status=status, past=kept.past)
+    return Seen(status=replace(status, findings=(*status.findings, *unknown)), past=kept.past)
 
 
 def _targets(here: Installation, settings: Settings, unread: dict[str, str]) -> dict[str, TargetSettings]:

@@ -164,7 +164,9 @@ document.addEventListener("DOMContentLoaded", () => {
     const field = document.getElementById("to"), said = document.getElementById("to-is");
     field.addEventListener("input", () => { said.textContent = ""; });
     field.addEventListener("change", async () => {
-      const asked = field.value, found = await check(form, conf(form)).catch((error) => ({ refused: error.message }));
+      // Its tables are looked at when the form is sent: that reads the archive's schema.
+      const asked = field.value, { to, target } = conf(form);
+      const found = await check(form, { to, target }).catch((error) => ({ refused: error.message }));
       if (field.value === asked) said.textContent = found.moment || found.refused;
     });
     sends(form, start, document.getElementById("answer"));

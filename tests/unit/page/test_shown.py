@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,10 @@ from binlog_airflow.advice import dag_for
 from binlog_airflow.page import shown
 from pumphouse.model.tso import Tso, compose
 from pumphouse.settings import Settings
-from pumphouse.status.findings import findings, with_past
+from pumphouse.status.findings import findings
 from pumphouse.status.headline import clock, headline
 from pumphouse.status.past import Event, Hole, Kind, Past
-from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status, TargetStatus
+from pumphouse.status.report import ArchiveStatus, CaptureStatus, Finding, Severity, Status, Stop, TargetStatus
 
 pytestmark = pytest.mark.row("O2", "O3")
 _NOW_MS = 1_795_867_200_000
@@ -79,23 +78,6 @@ def test_no_word_is_said_twice(remarks: tuple[Finding, ...]) -> None:
     assert head.says[0] == f"until {clock(ARCHIVE.end)}, 3 min ago"
 
 
-def test_a_load_that_would_fail_again_is_not_what_to_type_next() -> None:
-    held = TargetStatus(
-        section="targets.eu", address="h:1", task="main", at=ago(200), state="ready", failed="d.t had rows"
-    )
-
-    def next_of(target: TargetStatus) -> str:
-        (found,) = [each for each in findings(replace(WELL, targets=(target,)), "", Settings()) if "h:1" in each.who]
-        return found.next
-
-    assert next_of(held) == "pumphouse load --target eu"
-    steps = next_of(replace(held, fails_again=True))
-    page, _, anchor = steps.removeprefix("the steps of ").partition(",")[0].partition("#")
-    assert f"\n## {anchor}\n" in Path(page).read_text().lower()
-    assert steps.endswith(", then pumphouse load --target eu")
-    assert dag_for(steps) == ""
-
-
 def test_a_step_names_the_dag_of_the_installation_that_does_it() -> None:
     dags = {"binlog_snapshot": "eu_binlog_snapshot"}
     found = replace(WELL, findings=(Finding(severity=Severity.ERROR, who="x", what="y", next="pumphouse snapshot"),))
@@ -130,17 +112,25 @@ def test_a_target_of_a_young_archive_may_still_be_waiting_for_its_first_load() -
 
 
 def test_an_archive_that_goes_on_behind_a_ddl_that_stops_every_restore_is_not_safe() -> None:
-    hole = Hole(start=ago(300), end=ago(210), node_id="", why="d.t had rows when the history saw it first")
-    seen = Past(holes=(hole,), end=ago(210))  # the archive has grown since
-    stopped = headline(WELL, seen)
-    assert stopped.mood == "bad"
-    assert f"the whole is restorable up to {clock(hole.start)} alone, until the next dump: {hole.why}" in stopped.says
-    (hand,) = with_past(WELL, seen).findings
+    first, second = (Stop(at=ago(each), why=f"d.t{each} had rows when the history saw it first") for each in (300, 250))
+    stopped = replace(WELL, archive=replace(ARCHIVE, stops=(first, second)))
+    assert headline(stopped).mood == "bad"
+    said = f"the whole is restorable up to {clock(first.at)} alone, until the next dump: {first.why}"
+    assert said in headline(stopped).says
+
+    def hands(status: Status) -> list[Finding]:
+        return [each for each in findings(status, "", Settings()) if "whole" in each.what]
+
+    (hand,) = hands(stopped)
     assert (hand.severity, hand.next) == (Severity.ERROR, "pumphouse archive dump")
-    assert hole.why in hand.what
-    dumped = Past(holes=(replace(hole, end=ago(250)),), end=ago(210))
-    assert headline(WELL, dumped).mood == "good"
-    assert with_past(WELL, dumped) == with_past(WELL, None) == WELL
+    assert hand.what.endswith(f"{first.why}; behind that, 1 more")
+    (hand,) = hands(replace(WELL, archive=replace(ARCHIVE, stops=None)))
+    assert (hand.severity, "not known" in hand.what) == (Severity.WARNING, True)
+    assert hands(WELL) == []
+
+
+def test_a_ddl_that_stops_every_restore_is_on_the_line_up_to_the_dump_behind_it() -> None:
+    dumped = Past(holes=(Hole(start=ago(300), end=ago(250), node_id="", why="d.t had rows"),))
     line = shown.line(WELL, dumped, None)
     assert line is not None
-    assert line.bars[-1].title == f"no restore of the whole, {clock(ago(300))} to {clock(ago(250))}: {hole.why}"
+    assert line.bars[-1].title == f"no restore of the whole, {clock(ago(300))} to {clock(ago(250))}: d.t had rows"
