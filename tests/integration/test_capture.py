@@ -260,7 +260,7 @@ def test_a_table_restored_beside_the_live_one_on_the_source_is_captured_as_any_o
         stack.require_equal()
         chosen = Chosen(tables=("shop.orders", "shop.words"), database="old")
         with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):  # with the copies, without their names
-            killed.setattr(build, "_not_waiting", lambda _: 1 / 0)
+            killed.setattr(build, "not_waiting", lambda _: 1 / 0)
             restore_parts.run(settings, chosen=chosen, into="source", to=before, dry_run=False)
         report = restore_parts.run(settings, chosen=chosen, into="source", to=before, dry_run=False)
         assert any("the capture follows" in note for note in report.load.notes)
@@ -300,18 +300,25 @@ def test_a_copy_for_a_captured_source_takes_nobodys_table_and_goes_with_the_rest
         for late in (False, True):  # before anything is built, and where somebody made it meanwhile
             with monkeypatch.context() as unseen, pytest.raises(LoadError, match=copy):
                 if late:
-                    unseen.setattr(restore_parts, "require_free", lambda *_: None)
+                    unseen.setattr(restore_parts, "require_free_for_copies", lambda *_: None)
                 restored("orders")
             with stack.source("old") as connection:
                 assert capturing.rows_of(connection, f"SELECT * FROM {copy}") == [(7,)]
+                built = capturing.rows_of(connection, "SHOW DATABASES LIKE 'pumphouse_parts'")
+                assert len(built) == late
         stack.run(f"RENAME TABLE {copy} TO mine", db="old")
-        with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
-            killed.setattr(build, "_not_waiting", lambda _: 1 / 0)
-            restored("orders")
-        assert there() == ["mine", copy]
+
+        def killed_in_the_copy(table: str, *, anew: bool = False) -> None:
+            with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
+                killed.setattr(places, "quote", lambda _: 1 / 0)  # it is made, and has no rows
+                restored(table, anew=anew)
+            assert there() == ["mine", copy]
+
+        killed_in_the_copy("orders")
         with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
             killed.setattr(executor, "make", lambda *_: 1 / 0)
             restored("words", anew=True)
-        restored("words", anew=True)
+        killed_in_the_copy("words", anew=True)
+        restored("words")
         assert there() == ["mine", "words"]
         stack.require_equal()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import structlog
 
-from pumphouse.errors import BinlogError, DdlRefused, LoadError, TargetBusy
-from pumphouse.executor.places import copied_beside, require_free, taken
+from pumphouse.errors import BinlogError, DdlRefused, LoadError
+from pumphouse.executor.places import copied_beside, not_waiting, require_free, taken
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.steps import Build, ForeignKeys, HandOver, Leave
-from pumphouse.loader.target import NO_SUCH_EXPRESSION, RetryUnit, StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
@@ -54,7 +53,8 @@ def build(connection: TargetConnection, task: str, rules: Rules, step: Build) ->
         connection.execute(create_database(info, dialect))
     make_databases(connection, rules)
     for table in step.drop_tables:
-        connection.execute(f"DROP TABLE IF EXISTS {qualified(*table)}")
+        with not_waiting(connection):
+            connection.execute(f"DROP TABLE IF EXISTS {qualified(*table)}")
     notes: list[str] = []
     objects = [each for each in step.objects if not (each.table.is_sequence and dialect is Dialect.MYSQL)]
     for version in objects:
@@ -150,7 +150,7 @@ def create_indexes(connection: TargetConnection, objects: Sequence[TableVersion]
             continue
         adds = ", ".join(f"ADD {index_sql(index, dialect)}" for index in missing)
         try:
-            with _not_waiting(connection):
+            with not_waiting(connection):
                 connection.execute(f"ALTER TABLE {name} {adds}")
         except StatementFailed as error:
             raise _refused(connection, f"indexes of {name}", version, error) from error
@@ -166,7 +166,7 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
             if key.name.lower() in have:  # of this step, which was killed
                 continue
             try:
-                with _not_waiting(connection):
+                with not_waiting(connection):
                     connection.execute(f"ALTER TABLE {qualified(*version.name)} ADD {key.sql}")
             except StatementFailed as error:
                 if error.condition:
@@ -210,23 +210,10 @@ def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
         # In the same statement, what was copied gets another name: whoever comes back finds all of it done, or nothing.
         moves = [*copies, *(((own, name), (own, f"{name}_copied")) for name, _ in waiting)]
     if moves:
-        with _not_waiting(connection):
+        with not_waiting(connection):
             named = (f"{qualified(*name)} TO {qualified(*place)}" for name, place in moves)
             connection.execute(f"RENAME TABLE {', '.join(named)}")
     return notes
-
-
-@contextlib.contextmanager
-def _not_waiting(connection: TargetConnection) -> Iterator[None]:
-    """TargetBusy where a statement gave up its wait for a table that somebody holds."""
-    try:
-        yield
-    except RetryUnit as error:
-        raise TargetBusy(
-            f"a transaction on {connection.name} holds a table that this needs: {error.message}",
-            hint="run the same command again when it has ended: it goes on",
-            target=connection.name,
-        ) from error
 
 
 def leave(connection: TargetConnection) -> None:

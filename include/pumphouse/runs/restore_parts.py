@@ -12,7 +12,7 @@ from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
-from pumphouse.executor.places import beside, copies_left, require_free, taken
+from pumphouse.executor.places import beside, copies_left, require_free, require_free_for_copies, taken
 from pumphouse.loader import state
 from pumphouse.loader.begin import tables_in
 from pumphouse.loader.failed import noting
@@ -156,9 +156,10 @@ def _require_possible(connection: TargetConnection, plan: PartsPlan, steps: Step
                 hint="--anew gives that run up and restores again",
             )
     elif not (same and all(number in recorded.done for number in range(until))):
-        own, ours = connection.settings.schema_name, copies_left(connection)
-        copies = [beside(own, each.staged, each.place) for each in plan.placed] if plan.followed else []
-        require_free(connection, [*plan.places, *(each for each in copies if each not in ours)])
+        require_free(connection, plan.places)
+        if plan.followed:
+            own = connection.settings.schema_name
+            require_free_for_copies(connection, [beside(own, each.staged, each.place) for each in plan.placed])
     return recorded if same else NOTHING_RECORDED
 
 

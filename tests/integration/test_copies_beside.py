@@ -1,0 +1,133 @@
+"""Copies beside their places, for a captured source: nothing but a copy of ours is dropped, whoever has its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pumphouse.errors import LoadError, TargetBusy
+from pumphouse.executor import places
+from pumphouse.executor.build import build, hand_over
+from pumphouse.executor.places import copied_beside, copies_left, require_free_for_copies
+from pumphouse.loader.rules import NO_RULES
+from pumphouse.loader.steps import Build, HandOver
+from pumphouse.loader.target import TargetConnection
+from pumphouse.settings import TargetSettings
+from tests.support import mariadb
+
+pytestmark = [pytest.mark.mysql, pytest.mark.row("R1", "R3")]
+
+OWN = "pumphouse_parts"
+FIRST, SECOND = ("old", f"{OWN}_part_1"), ("old", f"{OWN}_part_2")
+TABLES = (("part_1", ("old", "t")), ("part_2", ("old", "u")))
+
+
+def opened(settings: TargetSettings) -> TargetConnection:
+    """With two tables that are whole, and wait for their places."""
+    connection = TargetConnection.open(settings.model_copy(update={"schema_name": OWN}))
+    for each in ("CREATE DATABASE old", f"CREATE DATABASE {OWN}", "SET SESSION lock_wait_timeout = 1"):
+        connection.execute(each)
+    for each in ("part_1", "part_2"):
+        connection.execute(f"CREATE TABLE {OWN}.{each} (id INT PRIMARY KEY)")
+        connection.execute(f"INSERT INTO {OWN}.{each} VALUES (1)")
+    return connection
+
+
+@pytest.fixture
+def parts(server: TargetSettings, target: TargetConnection) -> Iterator[TargetConnection]:
+    """On a server that has nothing else."""
+    with opened(server) as connection:
+        yield connection
+
+
+def somebody(target: TargetConnection, name: tuple[str, str], columns: str = "id INT PRIMARY KEY") -> None:
+    """Makes a table of that name, as ours is or otherwise."""
+    target.execute(f"CREATE TABLE {'.'.join(name)} ({columns})")
+    target.execute(f"INSERT INTO {'.'.join(name)} VALUES (7)")
+
+
+def test_a_name_that_somebody_took_while_another_table_was_copied_is_theirs(
+    parts: TargetConnection, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied_beside(parts, TABLES)  # by a run that was killed then
+    copy = places._copy
+
+    def slowly(connection: TargetConnection, source: tuple[str, str], name: tuple[str, str]) -> None:
+        copy(connection, source, name)
+        if name == FIRST:
+            somebody(target, SECOND)
+
+    monkeypatch.setattr(places, "_copy", slowly)
+    with pytest.raises(LoadError, match=rf"{SECOND[1]} already: under such a name a restore copies"):
+        copied_beside(parts, TABLES)
+    monkeypatch.undo()
+    for _ in range(2):
+        assert copies_left(parts) == [FIRST]
+        with pytest.raises(LoadError, match="it replaces no table") as caught:
+            copied_beside(parts, TABLES)
+        assert "rename that table" in caught.value.hint
+        assert target.value(f"SELECT id FROM {'.'.join(SECOND)}") == 7
+
+
+def test_a_name_that_was_written_down_and_not_used_is_whose_the_table_is(
+    parts: TargetConnection, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
+        killed.setattr(places, "_copy", lambda *_: 1 / 0)
+        copied_beside(parts, TABLES)
+    assert copies_left(parts) == []
+    somebody(target, FIRST, "n INT")
+    with pytest.raises(LoadError, match=FIRST[1]):
+        copied_beside(parts, TABLES)
+    assert target.value(f"SELECT n FROM {'.'.join(FIRST)}") == 7
+
+
+def test_what_takes_the_name_of_a_copy_that_has_its_place_is_nobodys_copy(
+    parts: TargetConnection, target: TargetConnection
+) -> None:
+    step = HandOver(databases=(), tables=TABLES, followed=True)
+    hand_over(parts, step)
+    somebody(target, FIRST)
+    hand_over(parts, step)  # it was killed before that was written down
+    assert copies_left(parts) == []
+    with pytest.raises(LoadError, match=FIRST[1]):
+        require_free_for_copies(parts, [FIRST])
+
+
+def test_a_copy_that_somebody_reads_is_waited_for_and_then_the_way_on_is_said(
+    parts: TargetConnection, target: TargetConnection
+) -> None:
+    copied_beside(parts, TABLES)
+
+    def dropped_by_anew() -> list[str]:
+        return build(parts, "parts", NO_RULES, Build(drop_tables=(FIRST,), ddls=()))
+
+    def again() -> Any:
+        return copied_beside(parts, TABLES)
+
+    with target.transaction():
+        target.query(f"SELECT * FROM {'.'.join(FIRST)}")
+        for drops in (again, dropped_by_anew):
+            with pytest.raises(TargetBusy) as caught:
+                drops()
+            assert "run the same command again" in caught.value.hint
+    again()
+    dropped_by_anew()
+    assert copies_left(parts) == [SECOND]
+
+
+def test_a_copy_of_ours_is_ours_however_a_server_that_folds_names_is_told_its_name() -> None:
+    with (
+        mariadb.directory_in_memory() as directory,
+        mariadb.server_in(directory, arguments=("--lower-case-table-names=1",)) as server,
+        opened(mariadb.settings_of(server)) as parts,
+    ):
+        copied_beside(parts, [("part_1", ("Old", "t"))])
+        require_free_for_copies(parts, [FIRST, ("OLD", FIRST[1])])
+        somebody(parts, SECOND)
+        with pytest.raises(LoadError, match=SECOND[1]):
+            require_free_for_copies(parts, [FIRST, ("Old", SECOND[1])])
+        copied_beside(parts, [("part_1", ("old", "t"))])
+        assert copies_left(parts) == [FIRST]
