@@ -223,8 +223,9 @@ def test_a_registry_that_tells_is_listened_to_and_hardly_looked_at(start, connec
     b.register()
     telling.tell("b")
     eventually(lambda: names(client.available()) == ["b"])
-    time.sleep(0.2)
-    assert telling.looks <= 2  # at the start, and once to be sure
+    before = telling.looks
+    time.sleep(0.5)
+    assert telling.looks <= before + 1  # once in a while, to be sure; else each twentieth of a second
 
 
 @pytest.mark.row("C1")
