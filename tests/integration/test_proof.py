@@ -574,12 +574,17 @@ def test_a_proof_of_chosen_rows_says_so_and_makes_no_red_one_of_the_table_good(
     assert (red.verdict, red.where) == ("DIFFERENT", "")
     some = prove_restored(settings, restored_as("some", keys=("4711",)), into="target")
     assert (some.equal, some.rows, some.where) == (True, 1, "with the key 4711")
+    assert red.subject == f"d.t, as c.whole, of {red.target}"
+    assert some.subject == f"d.t, as c.some, rows with the key 4711, of {some.target}"
     assert "where" not in red.to_dict()
     assert [each.where for each in read_proofs(source.archive)] == ["", "with the key 4711"]
     for each in source.archive.store.list("proofs/"):
         formats.check("proof", json.loads(source.archive.store.get(each.key)))
     assert newest_proof(source.archive) == red
     assert red_proofs(source.archive) == (red,)
+    chosen = Chosen(tables=("d.t", "d.u"), database="copy")
+    both = restore_parts.run(settings, chosen=chosen, into="target", to=at, dry_run=False)
+    assert prove_restored(settings, both, into="target").subject == f"2 tables, in copy, of {red.target}"
     assert verify(source.archive).sound
 
 

@@ -215,6 +215,18 @@ class Proof(Record):
         return tuple(each for each in self.tables if each.outcome is outcome)
 
     @property
+    def subject(self) -> str:
+        """What was compared: ``all tables of HOST``, ``shop.orders, as shop.orders_before, of HOST``."""
+        names = sorted({each.there for each in self.tables if each.there.lower() != each.name.lower()})
+        databases = ", ".join(sorted({name.partition(".")[0] for name in names}))
+        if len(self.only) == 1:
+            said = [self.only[0], *(f"as {name}" for name in names)]
+        else:
+            said = [f"{len(self.only) or 'all'} tables", *([f"in {databases}"] if self.only and names else [])]
+        said += [f"rows {self.where}"] if self.where else []
+        return f"{', '.join(said)}{',' * (len(said) > 1)} of {self.target}"
+
+    @property
     def rows(self) -> int:
         """Rows of the archive's side that were found equal."""
         totals = (each.total("archive") for each in self.of(Outcome.EQUAL))

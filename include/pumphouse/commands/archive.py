@@ -324,7 +324,7 @@ def ls_command(context: Context, *, every: bool, as_json: bool) -> None:
         click.echo(f"marked: {show(mark.ts)}: {mark.reason} ({mark.who})")
     _print_bases(bases)
     if proof is not None:
-        click.echo(f"newest proof: {proof.target} at {show(proof.at)}: {proof.verdict}, {proof.rows:,} rows")
+        click.echo(f"newest proof: {proof.subject} at {show(proof.at)}: {proof.verdict}, {proof.rows:,} rows")
     if cluster is None:
         click.echo("no cluster is asked: its checkpoint on the Pumps is not known")
     elif checkpoint is None:

@@ -62,7 +62,7 @@ def plan_told(report: RestoreReport, *, latest: bool = False, verbose: bool = Fa
     source = () if report.source is None else tuple(report.source.lines())
     yield Fact(name="moment", value=f"{show(plan.to)}{', the end of the archive' if latest else ''}", below=source)
     yield from _reads(report, verbose=verbose)
-    tables = [f"{size.table}  {size.rows:,} rows, {size.changes:,} changes" for size in plan.sizes]
+    tables = [f"{size.table}  {size.rows:,} rows of the dump, {size.changes:,} changes since" for size in plan.sizes]
     yield Fact(name="tables", value=f"{plan.tables} then", below=_some(tables, most))
     yield from _parts(plan, most) if isinstance(plan, PartsPlan) else _whole(report, most)
     known = plan.left if isinstance(plan, PartsPlan) else ()

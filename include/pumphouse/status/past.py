@@ -119,8 +119,7 @@ def past(archive: Archive, rules: Sequence[LoadRule] = ()) -> Past:
 def _judgements(archive: Archive) -> Iterator[Event]:
     for proof in read_proofs(archive, last=_LATEST):
         if proof.ended_ms is not None and proof.task != DRILL:
-            only = proof.only[0] if len(proof.only) == 1 else f"{len(proof.only) or 'all'} tables"
-            yield _judged(Kind.PROOF, proof, proof.equal, f"{only} of {proof.target}")
+            yield _judged(Kind.PROOF, proof, proof.equal, proof.subject)
     for drill in latest_drills(archive, _LATEST):
         if drill.ended_ms is not None and drill.at:
             yield _judged(Kind.DRILL, drill, drill.green, f"a drill into {drill.into}")

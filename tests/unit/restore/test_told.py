@@ -110,7 +110,7 @@ def test_markdown_says_the_same_and_no_name_is_markup() -> None:
     text = as_markdown(plan_told(report(), latest=True))
     assert text.startswith("- **target** root@db:3307\n")
     assert "\n  - **\\! not compared with the source: no settings name it**\n" in text
-    assert "\n  - shop.t0\\_\\*  0 rows, 0 changes\n" in text
+    assert "\n  - shop.t0\\_\\*  0 rows of the dump, 0 changes since\n" in text
     assert text.count("\n") + 1 == len(list(as_text(plan_told(report(), latest=True))))
 
 
