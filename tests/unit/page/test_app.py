@@ -163,7 +163,8 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
     ("conf", "why"),
     [
         ({"target": "pumphouse_source"}, "the source is restored to by tables alone"),
-        ({"as": "d.t2"}, "are for tables"),
+        ({"as": "d.t2"}, 'for tables alone: "Name there" (fill in "Tables", or leave "Name there" empty)'),
+        ({"keys": ["1"], "key_to": "7"}, 'leave "Keys" and "Key to" empty'),
         ({"tables": ["t"]}, "t is no table"),
         ({"tables": ["d.u", "d.uu"]}, "the source has no table d.uu at"),
         ({"tables": ["d.uu"]}, "did you mean d.u?"),
