@@ -49,10 +49,20 @@ class Section:
     name: str = THIS
 
 
-Part = str | Command | Rule | Section
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of `restore` that is to be given, and what somebody fills in; Airflow has a field for it."""
+
+    name: str
+    value: str
+
+
+Part = str | Command | Rule | Section | Option
 Hint = tuple[Part, ...]
 SNAPSHOT = Command("snapshot")
 REBUILD_SCHEMA = Command("schema rebuild")
+NAME_THERE = Option("--as", "DATABASE.TABLE")
+DATABASE_THERE = Option("--into-database", "DATABASE")
 
 
 def _options(of: dict[str, str]) -> tuple[tuple[str, str | None], ...]:
@@ -131,6 +141,8 @@ def command_line(part: Part) -> str:
         return f"[{part.name or TARGET}]"
     if isinstance(part, Rule):
         return _rule(part)
+    if isinstance(part, Option):
+        return f"{part.name} {part.value}"
     return part if isinstance(part, str) else f"`{' '.join(['pumphouse', part.words, *_said(part)])}`"
 
 
@@ -159,6 +171,8 @@ def _part(found: Any) -> Part:
             return Rule(do, table, database, to, ddl, target)
         case ["Section", _, name]:
             return Section(name)
+        case ["Option", _, name, value]:
+            return Option(name, value)
         case [_, text, *_]:
             return str(text)
     return str(found)

@@ -5,7 +5,18 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from functools import partial
 
-from pumphouse.advice import RESTORE_TARGET, TARGET, THIS, Command, Part, Rule, Section, command_line, for_target
+from pumphouse.advice import (
+    RESTORE_TARGET,
+    TARGET,
+    THIS,
+    Command,
+    Option,
+    Part,
+    Rule,
+    Section,
+    command_line,
+    for_target,
+)
 from pumphouse.advice import SOURCE as SOURCE_SECTION
 from pumphouse.errors import BinlogError, advising
 from pumphouse.settings import DOWNSTREAM, Settings
@@ -23,6 +34,8 @@ _DAGS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+# Option of `restore` -> title of its field in the form, and the argument of the operator.
+_FIELDS = {"--as": ("Name there", "called"), "--into-database": ("Database there", "database")}
 # Command -> DAG that does the same, among other things.
 _AMONG = {
     **{words: name for words, (name, _) in _DAGS.items()},
@@ -42,6 +55,9 @@ def in_airflow(part: Part) -> str:
     """A part of a hint, for a task's log."""
     if isinstance(part, Section):
         return _section(part.name)
+    if isinstance(part, Option):
+        title, argument = _FIELDS[part.name]
+        return f'"{title}" (of the operator: `{argument}`)'
     return (_dag(part) if isinstance(part, Command) else "") or command_line(part)
 
 

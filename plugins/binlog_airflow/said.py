@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pumphouse.client.admin import PumpGc
     from pumphouse.export.kafkarun import KafkaReport
     from pumphouse.loader.report import LoadReport
+    from pumphouse.model.tso import Tso
     from pumphouse.restore.report import RestoreReport
     from pumphouse.runs.schema import SchemaReport
 
@@ -40,6 +41,12 @@ def published(done: PublishedWindow) -> str:
     """Of the newest window."""
     what = f"{_some(done.rows, 'transaction')}, {_some(done.changes, 'row change')}, {_some(done.ddls, 'DDL job')}"
     return f"archived up to {show(done.end)}: {what}, {decimal(done.payload_bytes)} in the last window"
+
+
+def archived_already(end: Tso, until: Tso) -> str:
+    """Of an archive that was at a window's end before anybody asked, or past it."""
+    past = f", past {show(until)}" if end > until else ""
+    return f"nothing to do: the archive is at {show(end)} already{past}"
 
 
 def folded(report: SchemaReport) -> str:

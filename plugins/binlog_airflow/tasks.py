@@ -166,7 +166,7 @@ def extend_archive(
     if newest is None:
         return None, None
     last = done[-1] if done else PublishedWindow.of(newest, moment)
-    _say(said.published(last))
+    _say(said.published(last) if done else said.archived_already(newest.end, moment))
     return xcom.dump(last), asked
 
 
@@ -488,10 +488,15 @@ def _restore_job(form: RestoreForm, here: Installation) -> tuple[Settings, Place
     if form.tables:
         settings, into = here.of_server(form.target)
         return settings, into, partial(restore_parts.run, settings, chosen=_chosen(form), into=into)
-    if form.called or form.database or _where(form):
-        raise UsageError(
-            "a name there, a database there and keys are for tables", hint="name the tables, or leave it empty"
-        )
+    of_tables = {
+        "Name there": form.called,
+        "Database there": form.database,
+        "Keys": form.keys,
+        "Key from": form.key_from,
+        "Key to": form.key_to,
+    }
+    if given := " and ".join(f'"{title}"' for title, value in of_tables.items() if value):
+        raise UsageError(f"for tables alone: {given}", hint=f'fill in "Tables", or leave {given} empty')
     settings, into = here.of_server(form.target)
     if into == "source":
         raise UsageError("the source is restored to by tables alone", hint="name the tables")

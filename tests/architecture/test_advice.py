@@ -44,6 +44,8 @@ EACH: tuple[Part, ...] = (
     Rule("", table="shop.orders"),
     Section(),
     Section(RESTORE_TARGET),
+    advice.NAME_THERE,
+    advice.DATABASE_THERE,
 )
 # Where nothing is shown by Airflow.
 _COMMAND_LINE = ("advice.py", "capture/", "cli.py", "client/", "commands/", "history/", "settings.py", "status/")

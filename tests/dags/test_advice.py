@@ -15,6 +15,8 @@ from pumphouse.advice import RESTORE_TARGET, SOURCE, TARGET, THIS, Part, Rule, S
 from tests.architecture.test_advice import ABOUT, EACH
 
 ROOT = Path(__file__).resolve().parents[2]
+OPERATORS = ROOT / "plugins" / "binlog_airflow" / "operators.py"
+_OPERATOR = re.compile(r"class PumphouseRestoreOperator.*?super\(\)", re.DOTALL)
 _WORDS = """
 import json
 from binlog_airflow.advice import in_airflow, naming
@@ -92,6 +94,18 @@ def test_the_forms_take_what_a_log_says(airflow: Airflow) -> None:
                     assert title in forms[dag], said
                     assert value in forms[dag][title].get("enum", [value]), said
     assert seen == {"binlog_snapshot", "binlog_schema", "binlog_dump", "binlog_load", "binlog_restore"}
+
+
+@pytest.mark.row("R4")
+def test_a_taken_name_names_the_field_of_the_form_and_the_argument_of_the_operator(airflow: Airflow) -> None:
+    titles, arguments = airflow.forms()["binlog_restore"], _OPERATOR.search(OPERATORS.read_text())
+    assert arguments is not None
+    for option in (advice.NAME_THERE, advice.DATABASE_THERE):
+        found = re.fullmatch(r'"(.+)" \(of the operator: `(\w+)`\)', airflow.said("eu", option))
+        assert found is not None
+        assert found[1] in titles
+        assert re.search(rf"^        {found[2]}: str", arguments[0], re.MULTILINE)
+    assert advice.worded((advice.NAME_THERE,)) == "--as DATABASE.TABLE"
 
 
 def test_the_ordinary_target(airflow: Airflow) -> None:

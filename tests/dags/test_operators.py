@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -210,19 +213,39 @@ def test_a_restore_that_waits_for_its_target_keeps_the_moment_that_it_was_asked_
     assert first.isdigit()
 
 
+@pytest.mark.row("R4")
+def test_the_documented_copy_of_every_night_is_a_table_of_its_own_as_of_the_runs_moment(world: World) -> None:
+    page = (ROOT / "docs" / "airflow.md").read_text()
+    sample = page.split("PumphouseRestoreOperator(\n", 1)[1].split("\n    )\n", 1)[0]
+    there = sample.replace("shop.orders", "d.t").replace("pumphouse_source", "there")
+    world.source.ts = int(tso.compose(int((time.time() + 600) * 1000)))  # the runs' moments are archived
+    world.source.cut()
+    for count in (1, 2):
+        states, said, _ = world.run(f"PumphouseRestoreOperator(\n{there}\n    )")
+        assert states == {"copy": "success"}, said
+        copies = {name: rows for name, rows in world.rows().items() if re.fullmatch(r"t_\d{8}T\d{6}", name)}
+        assert len(copies) == count
+        assert all(set(rows) == {(1, 1), (2, 2)} for rows in copies.values())
+
+
 _AGAIN = """
 import json
 from datetime import datetime, UTC
+from binlog_airflow import tasks
 from binlog_airflow.installation import Installation
-from binlog_airflow.tasks import extend_archive
-done, _ = extend_archive(datetime(2020, 1, 1, tzinfo=UTC), Installation(archive="mine", cluster="pumps"))
-print(json.dumps(done))
+said = []
+tasks._say = said.append
+done, _ = tasks.extend_archive(datetime(2020, 1, 1, tzinfo=UTC), Installation(archive="mine", cluster="pumps"))
+print(json.dumps([done, said]))
 """
 
 
 def test_a_snapshot_that_finds_the_archive_there_already_says_where_it_is(world: World) -> None:
     """What follows it in a DAG, a load above all, is not skipped."""
-    assert world.in_airflow(_AGAIN)["end"] == str(int(world.end))
+    done, said = world.in_airflow(_AGAIN)
+    assert done["end"] == str(int(world.end))
+    wanted = tso.show(tso.from_datetime(datetime(2020, 1, 1, tzinfo=UTC)))
+    assert said == [f"nothing to do: the archive is at {tso.show(world.end)} already, past {wanted}"]
 
 
 @pytest.mark.row("A2")

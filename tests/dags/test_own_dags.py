@@ -13,6 +13,7 @@ import socketserver
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ class World:
         (dags / "us.py").write_text(_US)
         (dags / "broken.py").write_text(_BROKEN.format(settings=str(work / "broken.toml")))
         (dags / "own.py").write_text(documented("nightly_reporting"))
+        (dags / "copy.py").write_text(documented("nightly_copy"))
         # A wait that is over at once is taken for a killed task by a scheduler that is late, and tried again.
         watch_archive = documented("watch_archive").replace("15 minutes ago", "1 second ago").replace("=60", "=20")
         (dags / "watch.py").write_text(watch_archive)
@@ -290,6 +292,11 @@ def test_two_installations_load_each_its_own_and_a_wrong_setting_stops_its_file_
     assert names >= {f"{prefix}pumphouse_{what}" for prefix in loads for what in ("archive", "schema", "target")}
     (error,) = world.api.import_errors()
     assert "setting 'airflow.drill_cron': 'at noon' is no cron expression" in error
+    assert "nightly_copy" in world.api.dags()
+    search = f"{world.api.url}/pumphouse/search?cluster=eu_&since=1%20hour%20ago"
+    request = urllib.request.Request(search, headers={"Authorization": f"Bearer {world.api._token}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert re.search(r"the next snapshot, due 20\d\d-01-01 00:00:00Z, brings in", answer.read().decode())
     # Of a connection that nobody made, the page says so, and hides nothing else.
     eventually(lambda: "connection eu_pumphouse_restore" in named_on_the_page(world), within_s=60)
 

@@ -27,9 +27,9 @@ def test_a_command_of_a_stack_that_was_ended_says_what_starts_it(tmp_path: Path)
 
     nothing = f"nothing of {stack.directory} runs: `make up` starts it\n"
     assert said("says") == (1, "", nothing)
-    assert said("alone") == (0, "here\n", "")
+    assert said("alone") == (0, "here\n", nothing)
     stack.supervisor.start("part", ["sleep", "60"])
-    assert said("says") == (0, "here\n", "")
+    assert said("says") == said("alone") == (0, "here\n", "")
     stack.stop()
     assert said("says") == (1, "", nothing)
 

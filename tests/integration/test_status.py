@@ -128,9 +128,11 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
 
 
 def test_an_archive_that_cannot_be_relied_on_is_an_error(
-    mine: Settings, source: MadeSource, cluster: FileCluster
+    tmp_path: Path, mine: Settings, source: MadeSource, cluster: FileCluster
 ) -> None:
     source.genesis()
+    never = command(tmp_path, mine).output
+    assert re.search(r"^verified   never, by pumphouse archive verify$", never, re.MULTILINE), never
     write_verified(source.archive, source.cut())
     consumer.move(source.archive, cluster, source.archive.end())
     assert not look(mine).archive.doubts

@@ -238,7 +238,7 @@ class LocalStack:
     ) -> None:
         """``bin/NAME``: that command for this stack, from any directory. It may hold keys.
 
-        ``alone``: it has something to say where nothing runs, too.
+        ``alone``: it has something to say where nothing runs, too, behind that.
         """
         path = self.directory / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -246,8 +246,8 @@ class LocalStack:
         command = shlex.join([sys.executable, *words])
         ended = shlex.quote(f"nothing of {self.directory} runs: `make {self.directory.name}` starts it")
         runs = f"ls {shlex.quote(str(self.supervisor.run_dir))}/*.json > /dev/null 2>&1"
-        guard = [] if alone else [f"{runs} || {{ echo {ended} >&2; exit 1; }}"]
-        lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", *guard, *said, f'exec {command} "$@"']
+        guard = f"{runs} || {{ echo {ended} >&2; {'' if alone else 'exit 1; '}}}"
+        lines = ["#!/bin/sh", "# Written by `make demo` or `make up`.", guard, *said, f'exec {command} "$@"']
         write_atomic(path, ("\n".join(lines) + "\n").encode(), mode=0o700)
 
     def stop(self, *, timeout_s: float = 10) -> list[str]:

@@ -212,7 +212,7 @@ def test_a_restore_to_a_moment_of_the_line_is_proved_by_the_form_of_the_page(sit
     admin.driver.switch_to.frame(admin.find("//iframe[@title='Pumphouse']"))
     admin.click("(//button[contains(., 'Restore to here')])[1]")
     assert admin.find("//input[@id='to']").get_attribute("value") == str(end)
-    Select(admin.find("//select[@id='target']")).select_by_visible_text("pumphouse_restore")
+    Select(admin.find("//select[@id='target']")).select_by_visible_text("pumphouse_restore: restore_target")
     admin.find("//textarea[@id='tables']").send_keys("shop.customers")
     admin.click("//input[@id='verify']")
     admin.click("//input[@id='dry_run']")

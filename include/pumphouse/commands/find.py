@@ -111,10 +111,10 @@ def find_command(
         click.echo("found nothing")
     ends = f", where the archive ends{NEWER}" if upto == view.end and (asked is None or asked > upto) else ""
     click.echo(f"searched from {show(begin)} to {show(upto)}{ends}")
-    if rows_of is not None:
-        click.echo(f"to take one back on a live server: pumphouse flashback --txn {rows_of} --into source")
     if begin > after:
         click.echo("  ! the archive begins there")
+    if rows_of is not None:
+        click.echo(f"to take one back on a live server: pumphouse flashback --txn {rows_of} --into source")
     print_losses(losses)
 
 

@@ -89,7 +89,7 @@ def _print_archive(archive: ArchiveStatus) -> None:
         click.echo(f"kept       {archive.expired}")
     for moment, reason in archive.marks.items():
         click.echo(f"marked     {moment}: {reason}")
-    verified = "not known" if archive.verified_to is None else show(archive.verified_to)
+    verified = "never, by pumphouse archive verify" if archive.verified_to is None else show(archive.verified_to)
     click.echo(f"verified   {verified}")
     if archive.drill is not None:
         click.echo(f"drill      {archive.drill.verdict} {ago(archive.drill.age_s)} ago, at {_moment(archive.drill.at)}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pymysql.constants import ER
 
+from pumphouse.advice import DATABASE_THERE, NAME_THERE, saying
 from pumphouse.errors import LoadError, TargetBusy
 from pumphouse.loader.begin import tables_in
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
@@ -36,9 +37,12 @@ def require_free(connection: TargetConnection, places: Sequence[tuple[str, str]]
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise LoadError(
             f"target {connection.name} has {', '.join(found[:5])}{more} already: no table is replaced",
-            hint="give it a *Name there*, --as DATABASE.TABLE; several tables a *Database there*, "
-            "--into-database DATABASE; or rename what is there. "
-            "Did an earlier run of this restore come to its end? Then they are its copies",
+            hint=saying(
+                "give one table another name by {}, several tables another database by {}; or rename what is there. "
+                "Did an earlier run of this restore come to its end? Then they are its copies",
+                NAME_THERE,
+                DATABASE_THERE,
+            ),
             target=connection.name,
             tables=found,
         )
@@ -57,8 +61,12 @@ def _name_of_a_copy_taken(connection: TargetConnection, found: list[str]) -> Loa
     return LoadError(
         f"target {connection.name} has {', '.join(found[:5])} already: under such a name a restore copies its rows for "
         "the capture, and it replaces no table",
-        hint="rename that table, or drop it if a restore that was killed left it; or put the tables into another "
-        "database: --as DATABASE.TABLE, --into-database DATABASE",
+        hint=saying(
+            "rename that table, or drop it if a restore that was killed left it; or put the tables into another "
+            "database by {}, of one table by {}",
+            DATABASE_THERE,
+            NAME_THERE,
+        ),
         target=connection.name,
         tables=found,
     )

@@ -198,7 +198,8 @@ class Build:
 
     def __str__(self) -> str:
         gone = (*self.drop, *map(".".join, self.drop_tables))
-        return f"make {len(self.databases)} databases, {len(self.objects)} tables and views{_dropping(gone)}"
+        databases = f"{len(self.databases)} databases, " if self.databases else ""
+        return f"make {databases}{len(self.objects)} tables and views{_dropping(gone)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +230,11 @@ class HandOver:
     followed: bool = False
 
     def __str__(self) -> str:
-        return f"put {len(self.tables)} tables in their places: {_some(['.'.join(place) for _, place in self.tables])}"
+        places = _some([".".join(place) for _, place in self.tables])
+        databases = _some([info.name for info in self.databases])
+        return (
+            f"put {len(self.tables)} tables in their places: {places}; databases that are missing are made: {databases}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -92,7 +92,7 @@ class Touched:
 class Found:
     """One transaction, or one DDL (``action`` is not '') of the tables, or the database, ``of``.
 
-    ``gtid``: of a captured source's, '' = not known.
+    ``gtid``: of a captured source's, '' = not known. ``renamed``: those of the tables that have another name by it.
     """
 
     commit_ts: Tso
@@ -103,6 +103,7 @@ class Found:
     job_id: int = 0
     query: str = ""
     of: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def before(self) -> Tso:
@@ -208,6 +209,7 @@ class _Finder:
                 job_id=event.job.id,
                 query=event.job.query,
                 of=_called(event),
+                renamed=_renamed(event),
             )
 
     def _is_chosen(self, table_id: int) -> bool:
@@ -293,6 +295,12 @@ def _called(event: DdlEvent) -> tuple[str, ...]:
     """Names of what a DDL touches, just before it; of what it makes, behind it."""
     databases = {info.name for info in (event.db_before, event.db_after) if info is not None}
     return tuple(sorted(databases or {".".join(change.sides[0].name) for change in event.changes}))
+
+
+def _renamed(event: DdlEvent) -> dict[str, str]:
+    """Name before a DDL -> name behind it, where that is another."""
+    both = ((each.before.name, each.after.name) for each in event.changes if each.before and each.after)
+    return {".".join(before): ".".join(after) for before, after in both if before != after}
 
 
 def _sum(touched: Iterator[Touched]) -> tuple[Touched, ...]:

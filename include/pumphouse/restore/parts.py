@@ -115,7 +115,7 @@ class Chosen:
             found |= some
         if self.called and len(found) > 1:
             raise UsageError(
-                f"--as names one table, and {', '.join(self.tables)} are {len(found)}", hint="--into-database DATABASE"
+                f"--as names one table, and {', '.join(self.tables)} are {len(found)}", hint=advice.DATABASE_THERE
             )
         if self.where and len(found) > 1:
             raise UsageError(f"rows are chosen by the key of one table: {', '.join(self.tables)} are {len(found)}")
@@ -400,14 +400,14 @@ def _require_places(placed: Sequence[Placed], own: str) -> None:
         if is_system(each.place[0]) or each.place[0].casefold() in ours:
             raise UsageError(
                 f"{each.table} cannot get the place {'.'.join(each.place)}: that database is the server's own or ours",
-                hint="--into-database DATABASE, or --as DATABASE.TABLE for one table",
+                hint=(advice.DATABASE_THERE, ", or for one table ", advice.NAME_THERE),
             )
     count = Counter(".".join(each.place).casefold() for each in placed)
     twice = [each for each in placed if count[".".join(each.place).casefold()] > 1]
     if twice:
         raise UsageError(
             f"{' and '.join(each.table for each in twice[:5])} would both be {'.'.join(twice[0].place)}",
-            hint="restore them one after the other, under other names: --as DATABASE.TABLE",
+            hint=("restore them one after the other, under other names: ", advice.NAME_THERE),
         )
 
 

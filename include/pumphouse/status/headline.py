@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pumphouse.model.tso import Tso, physical_ms, to_datetime
+from pumphouse.model.tso import Tso, compose, physical_ms, to_datetime
 from pumphouse.status.findings import ago
 from pumphouse.status.past import Event, Past
 from pumphouse.status.report import Severity, Status
@@ -24,6 +24,12 @@ def clock(ts: int | None) -> str:
     return "-" if not ts else f"{to_datetime(ts):%Y-%m-%d %H:%M:%S}Z"
 
 
+def from_second(ts: Tso) -> Tso:
+    """The first whole second that is not before it: typed as `clock` shows that, it is none of what lies before."""
+    second = compose(1000)
+    return Tso(-(-ts // second) * second)
+
+
 def headline(status: Status, past: Past | None = None) -> Headline:
     """Whether the data is safe. An archive that stands still is red, whatever the runs look like.
 
@@ -38,7 +44,7 @@ def headline(status: Status, past: Past | None = None) -> Headline:
     if archive.restorable_from is None:
         says.append("nothing can be restored")
     else:
-        says.append(f"restorable from {clock(archive.restorable_from)}")
+        says.append(f"restorable from {clock(from_second(archive.restorable_from))}")
     stopped = archive.stops[0] if archive.stops else None
     if stopped is not None:
         says.append(f"the whole is restorable up to {clock(stopped.at)} alone, until the next dump: {stopped.why}")

@@ -20,7 +20,6 @@ from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Respo
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from binlog_airflow.installation import Installation
 from binlog_airflow.page import asked, shown
 from binlog_airflow.page.known import Form, Known, known
 from binlog_airflow.page.looks import Looks, Seen
@@ -65,12 +64,12 @@ def _chosen(visible: list[Known], cluster: str) -> Known:
     return found or visible[0]
 
 
-def _restorable(visible: list[Known], cluster: str) -> tuple[Installation, Form]:
+def _restorable(visible: list[Known], cluster: str) -> tuple[Known, Form]:
     """An installation of which the user may start a restore, and the form; what a search says is for them alone."""
     chosen = _chosen(visible, cluster)
     if chosen.form is None:
         raise HTTPException(403, "you may not start a restore of this installation")
-    return chosen.here, chosen.form
+    return chosen, chosen.form
 
 
 def make() -> FastAPI:  # noqa: C901 - a function for each route
@@ -112,7 +111,8 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
 
     @app.post("/check")
     async def check(visible: Visible, conf: Annotated[asked.Conf, Body()], cluster: str = "") -> dict[str, str]:
-        here, form = _restorable(visible, cluster)
+        chosen, form = _restorable(visible, cluster)
+        here = chosen.here
         seen = await to_thread.run_sync(looks.at, here, limiter=threads)
         if seen.status is None:
             return asdict(asked.Checked(refused=seen.problem))
@@ -123,9 +123,10 @@ def make() -> FastAPI:  # noqa: C901 - a function for each route
 
     @app.get("/search")
     async def search(visible: Visible, wanted: Annotated[asked.Wanted, Query()]) -> HTMLResponse:
-        here, _ = _restorable(visible, wanted.cluster)
+        chosen, _ = _restorable(visible, wanted.cluster)
+        here, due = chosen.here, chosen.snapshot_due
         if searching.statistics().tasks_waiting < _WAITING:
-            found = await to_thread.run_sync(lambda: asked.search(here, wanted), limiter=searching)
+            found = await to_thread.run_sync(lambda: asked.search(here, wanted, due), limiter=searching)
         else:
             found = asked.Searched(refused="others are searching: try again in some seconds")
         return HTMLResponse(pages.get_template("found.html").render(found=found))

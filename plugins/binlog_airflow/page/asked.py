@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow.exceptions import AirflowException
@@ -21,8 +22,8 @@ from binlog_airflow.advice import in_airflow
 from binlog_airflow.hooks import ARCHIVE
 from binlog_airflow.page.known import Form
 from pumphouse.errors import BinlogError
-from pumphouse.model.tso import Tso, compose, lies_ahead, physical_ms
-from pumphouse.status.headline import clock
+from pumphouse.model.tso import Tso, compose, lies_ahead
+from pumphouse.status.headline import clock, from_second
 
 if TYPE_CHECKING:
     from binlog_airflow.installation import Installation
@@ -96,8 +97,7 @@ def out_of_range(moment: Tso | None, archive: ArchiveStatus) -> str:
         why = "lies in the future"
     elif moment > end:
         why, newer = "is not archived yet", "; the next snapshot brings in what was written since"
-    whole = compose(-(-physical_ms(first) // 1000) * 1000)  # as it is typed, without a fraction, it lies in the range
-    range_ = f"{clock(whole)} to {clock(end)}"
+    range_ = f"{clock(from_second(first))} to {clock(end)}"
     return f"{clock(moment)} {why}: type a moment from {range_}, or {_LATEST}, which is that end{newer}"
 
 
@@ -136,8 +136,11 @@ class _LongEnoughError(Exception):
     """The time for a search is over."""
 
 
-def search(here: Installation, wanted: Wanted) -> Searched:
-    """Transactions and DDLs between two moments, as `pumphouse archive find` finds them; no row and no DDL's text."""
+def search(here: Installation, wanted: Wanted, due: datetime | None = None) -> Searched:
+    """Transactions and DDLs between two moments, as `pumphouse archive find` finds them; no row and no DDL's text.
+
+    ``due``: when the next snapshot is, as far as that is known.
+    """
     table, kinds = wanted.table.strip().replace("%", "*"), KINDS.get(wanted.kind) or next(iter(KINDS.values()))
 
     def asked() -> Searched:
@@ -171,7 +174,8 @@ def search(here: Installation, wanted: Wanted) -> Searched:
             )
             says = [f"searched from {clock(begin)} to {clock(end)}"]
             if end == view.end:
-                says.append("there the archive ends, and the next snapshot brings in what was written since")
+                when = f", due {due:%Y-%m-%d %H:%M:%S}Z," if due else ""
+                says.append(f"there the archive ends, and the next snapshot{when} brings in what was written since")
             try:
                 for each in find(archive, view, sought, tell):
                     found.append(each)
@@ -194,7 +198,9 @@ def search(here: Installation, wanted: Wanted) -> Searched:
 
 def _row(found: Found) -> Row:
     names = found.of or tuple(each.table for each in found.tables)
-    each = found.of if found.action else tuple(map(str, found.tables))
+    each = tuple(map(str, found.tables))
+    if found.action:
+        each = tuple(f"{old} to {found.renamed[old]}" if old in found.renamed else old for old in found.of)
     more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
     what = ("; ".join(each[:_NAMED])) + more
     if found.action:

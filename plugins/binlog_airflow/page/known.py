@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -23,7 +24,7 @@ from binlog_airflow.installation import Installation
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
-_RESTORE = "binlog_restore"
+_RESTORE, _SNAPSHOT = "binlog_restore", "binlog_snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +49,16 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """An installation. ``dags``: name without the prefix -> id; ``form`` None: the user may start no restore."""
+    """An installation. ``dags``: name without the prefix -> id; ``form`` None: the user may start no restore.
+
+    ``snapshot_due``: when Airflow makes the next run of the snapshots; None where it makes none.
+    """
 
     prefix: str
     here: Installation
     dags: dict[str, str]
     form: Form | None = None
+    snapshot_due: datetime | None = None
 
 
 def known(user: BaseUser) -> list[Known]:
@@ -98,7 +103,14 @@ def _read(prefix: str, of: dict[str, DagModel], user: BaseUser, session: Any) ->
     if of_restore is not None and "target" in dag.params and _may_start(of_restore.dag_id, user, session):
         fields = {name: _field(dag.params.get_param(name)) for name in dag.params}
         form = Form(dag_id=of_restore.dag_id, paused=bool(of_restore.is_paused), fields=fields)
-    return Known(prefix=prefix, here=here, dags={name: each.dag_id for name, each in of.items()}, form=form)
+    snapshot = of.get(_SNAPSHOT)
+    return Known(
+        prefix=prefix,
+        here=here,
+        dags={name: each.dag_id for name, each in of.items()},
+        form=form,
+        snapshot_due=None if snapshot is None or snapshot.is_paused else snapshot.next_dagrun_create_after,
+    )
 
 
 def _field(param: Any) -> Field:

@@ -9,7 +9,7 @@ from typing import Any
 from binlog_airflow.advice import dag_for
 from pumphouse.model.tso import Tso
 from pumphouse.status.findings import ago
-from pumphouse.status.headline import clock
+from pumphouse.status.headline import clock, from_second
 from pumphouse.status.past import Event, Past
 from pumphouse.status.report import PumpState, Status, only_restored
 
@@ -70,7 +70,7 @@ def _bars(status: Status, past: Past | None, start: Tso, now: Tso) -> Iterator[B
 
     restorable = archive.restorable_from or end
     yield from bar("archived", begin, restorable, f"archived from {clock(begin)} on, with no dump to restore from")
-    yield from bar("restorable", restorable, end, f"restorable from {clock(restorable)} to {clock(end)}")
+    yield from bar("restorable", restorable, end, f"restorable from {clock(from_second(restorable))} to {clock(end)}")
     yield from bar("late" if archive.late else "behind", end, now, f"not archived yet: {ago(archive.age_s)}")
     for each in past.holes if past else ():
         what = f"declared lost of Pump {each.node_id}" if each.node_id else "no restore of the whole"

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ def test_a_moment_that_cannot_be_restored_is_refused_with_the_range_before_anyth
     ("conf", "why"),
     [
         ({"target": "pumphouse_source"}, "the source is restored to by tables alone"),
-        ({"as": "d.t2"}, "are for tables"),
+        ({"as": "d.t2"}, 'for tables alone: "Name there" (fill in "Tables", or leave "Name there" empty)'),
+        ({"keys": ["1"], "key_to": "7"}, 'leave "Keys" and "Key to" empty'),
         ({"tables": ["t"]}, "t is no table"),
         ({"tables": ["d.u", "d.uu"]}, "the source has no table d.uu at"),
         ({"tables": ["d.uu"]}, "did you mean d.u?"),
@@ -211,6 +213,26 @@ def test_a_search_finds_the_delete_and_the_drop_with_the_moment_before_each(clie
     assert "no table is called d.&lt;script&gt;" in refused
     assert "is no time" in client.get("/search?since=lunch").text
     assert "drop table: d.t" in client.get("/search?since=1%20day%20ago&table=d.%25&kind=DDLs").text
+
+
+def test_a_search_up_to_the_end_says_when_the_next_snapshot_is_due_and_names_both_sides_of_a_rename(
+    client: Client, source: Source
+) -> None:
+    source.rename_table("u", "v")
+    source.cut()
+    client.known[0] = replace(client.known[0], snapshot_due=datetime(2026, 11, 29, 16, 38, tzinfo=UTC))
+    page = client.get("/search?since=1%20day%20ago&kind=DDLs").text
+    assert "the next snapshot, due 2026-11-29 16:38:00Z, brings in" in page
+    assert "rename table: d.u to d.v<" in page
+    assert f'data-moment="{source.jobs[-1].commit_ts - 1}" data-tables="d.u"' in page
+
+
+def test_the_target_of_the_form_has_the_name_that_the_table_of_targets_has(client: Client) -> None:
+    fields = client.known[0].form.fields
+    fields["target"] = replace(fields["target"], choices=("pumphouse_source", "pumphouse_restore", "other"))
+    page = client.get("/").text
+    assert ">pumphouse_restore: restore_target</option>" in page
+    assert ">other</option>" in page
 
 
 def test_a_search_that_takes_too_long_says_how_far_it_came_and_what_to_type(

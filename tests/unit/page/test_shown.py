@@ -44,6 +44,17 @@ def test_a_finding_is_no_good_mood(severity: Severity, mood: str) -> None:
     assert headline(found, Past()).mood == mood
 
 
+def test_the_first_moment_is_a_second_that_can_be_typed() -> None:
+    second = ago(800)
+    for first, shown_as in ((second, 0), (second + 1, 1), (second + (7 << 18), 1)):
+        found = replace(WELL, archive=replace(ARCHIVE, restorable_from=Tso(first)))
+        wanted = f"restorable from {clock(second + (shown_as * 1000 << 18))}"
+        assert wanted in headline(found).says
+        line = shown.line(found, None, None)
+        assert line is not None
+        assert any(each.title.startswith(wanted) for each in line.bars)
+
+
 def test_without_an_archive_nothing_is_safe() -> None:
     bare = replace(WELL, archive=ArchiveStatus(url="s3://b/a", problem="there is no archive"))
     assert headline(bare, None).mood == "bad"

@@ -97,6 +97,8 @@ def test_the_steps_build_in_our_schema_hand_over_and_leave(source: MadeSource) -
     assert isinstance(over, HandOver)
     assert over.tables == (("part_1", ("copy", "t_0300")),)
     assert [info.name for info in over.databases] == ["copy"]
+    assert str(build) == "make 1 tables and views"  # the schema of ours that these lie in is nothing that stays
+    assert str(over).endswith("in their places: copy.t_0300; databases that are missing are made: copy")
     assert isinstance(keys, ForeignKeys)
     assert [version.name for version in keys.objects] == [("copy", "t_0300")]
     assert leave == Leave(schema="pumphouse_parts")
