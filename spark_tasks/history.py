@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import Losses, losses_of
 from pumphouse.archive.view import read_view
 from pumphouse.errors import UsageError
 from pumphouse.history.changes import (
@@ -36,7 +37,6 @@ from pumphouse.history.rows import Moment, moment_of, rows_at, table_at
 from pumphouse.history.table import ChangeTable, require_one_key, row_batch, row_schema
 from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.keys import ALL_ROWS, Predicate
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.selection import key_of
 from pumphouse.loader.work import SegmentPart
 from pumphouse.model.tso import Tso

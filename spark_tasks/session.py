@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pumphouse.errors import ConfigError, SparkUnavailable
+from pumphouse.errors import ConfigError, LoadError, SparkUnavailable
 from spark_tasks.java import java_home
 from spark_tasks.package import code_conf
 
@@ -29,6 +29,10 @@ _LOOPBACK = "127.0.0.1"
 _ANY = "0.0.0.0"  # noqa: S104 - refused as an address that others can call
 _PYTHON = "spark.pyspark.python"
 _START = "start it (python -m spark_tasks.connect_server), or set spark.master = local[*]"
+_MASTER = (
+    "look at spark.master, spark.conf and spark.driver_memory, and at what Spark says in the log; "
+    'load.engine = "local" needs no Spark'
+)
 # What calls to a Connect server end with when that was killed, or was started again since.
 _LOST = re.compile(r"NO_ACTIVE_SESSION|INVALID_HANDLE|StatusCode\.UNAVAILABLE|server side session identifier")
 # As Spark itself tells which settings it may not show.
@@ -56,10 +60,13 @@ def build_session(app: str, settings: SparkSettings) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", settings.conf.get(_PYTHON, sys.executable))
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ["JAVA_HOME"] = str(java_home())
-        _begin_jvm(options)
+        _require_master(options["spark.master"])
     for name, value in options.items():
         builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    with _naming_master(options["spark.master"]):
+        if SparkSession.getActiveSession() is None:
+            _begin_jvm(options)
+        session: SparkSession = builder.getOrCreate()
     return session
 
 
@@ -118,11 +125,44 @@ def _connect(app: str, settings: SparkSettings) -> SparkSession:
 
 def _require_answer(address: str) -> None:
     """SparkUnavailable when nobody listens there: the client would try for half an hour."""
+    if why := _silent(address, 15002):
+        raise SparkUnavailable(f"the Spark Connect server {address} does not answer: {why}", hint=_START)
+
+
+def _require_master(master: str) -> None:
+    """SparkUnavailable when none of a standalone cluster's masters listens: Spark would try for two minutes."""
+    if not master.startswith("spark://"):
+        return
+    whys = [_silent(f"spark://{each}", 7077) for each in master.removeprefix("spark://").split(",")]
+    if all(whys):
+        raise SparkUnavailable(f"the Spark master {master} does not answer: {whys[0]}", hint=_MASTER)
+
+
+def _silent(address: str, port: int) -> str:
+    """Why nobody can be called there; '' = somebody listens."""
     try:
         parts = urlsplit(address)
-        socket.create_connection((parts.hostname or "", parts.port or 15002), 10).close()
+        socket.create_connection((parts.hostname or "", parts.port or port), 10).close()
     except (OSError, ValueError) as error:
-        raise SparkUnavailable(f"the Spark Connect server {address} does not answer: {error}", hint=_START) from error
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def _naming_master(master: str) -> Iterator[None]:
+    """LoadError where Spark begins no session: what it says is Java's, and much of it is in the log alone.
+
+    A cluster may begin one later: SparkUnavailable, which is tried again.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        why = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__  # the second is the Java exception
+        kind = LoadError if master.startswith("local") else SparkUnavailable
+        raise kind(f"Spark begins no session at {master}: {why}", hint=_MASTER) from error
 
 
 @contextlib.contextmanager

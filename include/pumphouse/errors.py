@@ -84,6 +84,21 @@ def _rebuild(cls: type[BinlogError], message: str, hint: Hint, facts: dict[str, 
     return cls.rebuild(message, hint, facts)
 
 
+# Of a message that is kept, in characters.
+_LONGEST = 8000
+
+
+def said_of(error: Exception) -> tuple[str, str]:
+    """Message and hint of an error, as they are kept; of one that nobody foresaw, its kind too."""
+    if isinstance(error, BinlogError):
+        message, hint = error.message, error.hint
+    else:
+        message, hint = f"{type(error).__name__}: {error}", ""
+    # A Java stack is long, and a file's name may be no UTF-8.
+    message, hint = (each[:_LONGEST].encode(errors="backslashreplace").decode() for each in (message, hint))
+    return message, hint
+
+
 @contextmanager
 def advising(change: Callable[[Part], Part]) -> Iterator[None]:
     """Each part of what an error of the block advises is changed so."""
@@ -124,11 +139,12 @@ class ClusterUnavailable(BinlogError):
 
 
 class CorruptionError(BinlogError):
-    """Bytes are not what was written."""
+    """Bytes are not what was written. ``node_id``: whose value in the registry that is."""
 
     path: str | None = None
     offset: int | None = None
     reason: str | None = None
+    node_id: str | None = None
 
 
 class TornTail(CorruptionError):
@@ -419,7 +435,7 @@ class TargetUnavailable(LoadError):
 
 
 class SparkUnavailable(LoadError):
-    """The Spark Connect server does not answer, or has ended the session, as one that was killed has."""
+    """Spark's master or Connect server does not answer or begins no session, or one that was killed has ended it."""
 
     retryable = True
 

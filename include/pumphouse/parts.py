@@ -81,7 +81,8 @@ class Parts:
         if self.cluster_if_there is None:
             return Archive.alone(settings)
         archive = self.archive_there
-        if not archive.begun() and (others := clusters_at(settings)):
+        others = () if archive.begun() else [each for each in clusters_at(settings) if each != archive.cluster_id]
+        if others:
             raise ConfigError(
                 f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "
                 f"{Archive.told(settings, others)}",

@@ -816,10 +816,13 @@ class KafkaSettings(Section):
         return self
 
 
+_MASTERS = "local[N], spark://host:port, sc://host:port, yarn, or k8s://host:port"
+
+
 class SparkSettings(Section):
     """The Spark session. Options given to spark-submit override this section."""
 
-    master: str = Field("local[2]", description="local[N], spark://host:port, or sc://host:port")
+    master: str = Field("local[2]", description=_MASTERS)
     secret: SecretStr = Field(
         SecretStr(""),
         description="for spark://: what the master and the workers have as `spark.authenticate.secret`",
@@ -833,6 +836,13 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field(
         {}, description='any other Spark settings, as a table `[spark.conf]` or as {"spark.executor.memory": "4g"}'
     )
+
+    @field_validator("master")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if not re.match(r"local$|local\[|local-cluster\[|(spark|sc|k8s)://.|yarn$", value):
+            raise ValueError(f"this is no Spark master; there are: {_MASTERS}")  # what it is may hold a token
+        return value
 
     @field_validator("conf", mode="before")
     @classmethod

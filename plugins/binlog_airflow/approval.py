@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 log = structlog.get_logger()
-# The XCom of the task that says which plan was shown.
-SHOWN = "shown"
+# XComs of the task: which plan was shown, and which one somebody said yes to. Marked a success, it has no answer.
+SHOWN, APPROVED = "shown", "approved"
 _FIELD = "server"
 # What was planned a day ago is hardly what somebody wants now.
 _PATIENCE = timedelta(days=1)
@@ -77,7 +78,10 @@ class RestoreApproval(ApprovalOperator):  # type: ignore[misc]  # airflow has no
             self._ask_again(context)
         yes = f"approved by {who}"
         log.info(yes)
-        return super().execute_complete(context, event)
+        answered = super().execute_complete(context, event)
+        # By its own name: the same plan, approved once more, is carried out once more.
+        context["ti"].xcom_push(APPROVED, {"plan": tasks.digest_of(plan), "answer": uuid.uuid4().hex})
+        return answered
 
     def _ask_again(self, context: Context) -> None:
         """The same question, without its answer; Airflow calls no ``execute`` from another method."""

@@ -502,7 +502,7 @@ class PumphouseRestoreOperator(PumphouseOperator):
         key_to: and less than this.
         base: TSO of the dump to begin from; '' = the newest that leads to the moment.
         verify: hold the rows against the archive afterwards; the task fails if anything differs.
-        accept_losses: restore although binlogs were declared lost.
+        accept_losses: restore although binlogs are lost.
         kwargs: of every operator of ours.
     """
 

@@ -582,6 +582,15 @@ def require_approved(plan: Mapping[str, Any], digest: str | None) -> None:
         )
 
 
+def require_answered(plan: Mapping[str, Any], yes: Mapping[str, str] | None) -> None:
+    """RestoreError where nobody said yes to the plan."""
+    if yes is None:
+        raise RestoreError(
+            f"nobody approved the plan: nothing was changed on {plan['target']}",
+            hint="a task approve that was marked a success has no answer: clear it, and answer under Required Actions",
+        )
+
+
 def _shown(plan: dict[str, Any]) -> ShownPlan:
     """The plan that `plan_restore` left."""
     from pumphouse.restore.report import ShownPlan
@@ -592,12 +601,20 @@ def _shown(plan: dict[str, Any]) -> ShownPlan:
 
 @ordinary_stderr()
 def restore_target(
-    plan: dict[str, Any], form: RestoreForm, run_id: str, approved: str | None, here: Installation = HERE
+    plan: dict[str, Any],
+    form: RestoreForm,
+    run_id: str,
+    approved: str | None,
+    here: Installation = HERE,
+    *,
+    once: str = "",
+    replace: str | None = None,
 ) -> tuple[dict[str, Any], Asked]:
-    """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`.
+    """Carry out the plan that was shown, and no other. ``approved``: its `digest_of`; ``once``: the answer's name.
 
     Who approved the plan approved the server in it: the connection must still name that one, and it must hold nothing
-    where it held nothing, but for what a run of this plan that has not ended put there.
+    where it held nothing, but for what a run of this plan that has not ended put there. Approved once, it is carried
+    out once. ``replace``: the server's name in place of an approval.
     """
     from pumphouse.loader.apart import server_name
     from pumphouse.restore.check import named_target
@@ -609,10 +626,15 @@ def restore_target(
         target = named_target(settings, into)
         if server_name(target) != server:
             raise RestoreError(f"connection {form.target} names another server by now than {server}", hint="plan again")
-        typed = {} if form.tables else {"replace": server if plan["loses"] else ""}
+        typed = {}
+        if not form.tables:
+            typed = {"replace": (server if plan["loses"] else "") if replace is None else replace}
+            typed["once"] = hashlib.sha256(f"{run_id} {once}".encode()).hexdigest() if once else ""
         done = run(
             shown=_shown(plan), dry_run=False, run_id=run_id, accept_losses=form.accept_losses, progress=Told(), **typed
         )
+    if not form.tables and done.before:
+        _say("an earlier try of this run has restored it, and a yes counts once: nothing was changed now")
     _say(said.restored(done))
     found = done.to_dict()
     found["plan"]["ddls"] = len(found["plan"]["ddls"])
@@ -627,13 +649,14 @@ def restore_at_once(
     RestoreError where the server holds data that would be dropped and ``replace`` is not its name.
     """
     plan = plan_restore(form, here)
-    if plan["loses"] and replace != plan["server"]:
-        raise RestoreError(
-            f"{plan['server']} has data that would be dropped: {plan['loses']}",
-            hint=f"if it may go, give the server's name: replace={plan['server']!r}",
-            server=plan["server"],
-        )
-    done, asked = restore_target(plan, form, run_id, digest_of(plan), here)
+    try:
+        done, asked = restore_target(plan, form, run_id, digest_of(plan), here, replace=replace)
+    except RestoreError as error:
+        if "server" in error.facts:  # it holds what would be dropped, and not of an earlier try
+            raise RestoreError(
+                error.message, hint=f"if it may go, give the server's name: replace={error.facts['server']!r}"
+            ) from error
+        raise
     if form.verify:
         proof = verify_restore(plan, form, here)
         require_equal(proof)

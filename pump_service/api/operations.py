@@ -25,7 +25,7 @@ from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
 from pump_service.store.frame import Meta, read_meta
 from pump_service.store.store import Store, Unresolved
-from pumphouse.errors import BinlogError, ClusterUnavailable, PumpDraining, PumpUnavailable, UsageError
+from pumphouse.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.proto.pumphouse_pb2 import (
@@ -163,10 +163,6 @@ class Operations:
     async def transactions(self, prefix: bytes, above: int) -> AsyncIterator[TransactionsResponse]:
         """What is here of a writer's transactions, part by part."""
         listed = self._store.transactions
-        if not await asyncio.to_thread(self._store.wait_for_index):
-            raise PumpUnavailable(
-                "the index is behind the value log, so what is here is not known", hint="ask again in some seconds"
-            )
         floor = await asyncio.to_thread(listed.floor, prefix, above)
         parts = listed.read(prefix, floor)
         while (part := await asyncio.to_thread(next, parts, None)) is not None:

@@ -64,12 +64,25 @@ class Registrar:
         # Not the loop's own threads, which others may hold: a node that is alive says so. One write hangs, one waits.
         self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="registry")
         self.start_tso = cluster.tso()
-        self._start_at = clock.monotonic()
+        self._drawn = (self.start_tso, clock.monotonic())  # the largest, and when it came
 
     def approximate_tso(self) -> Tso:
-        """Start TSO + elapsed time: fresh enough for ``updateTS``, without asking the cluster each time."""
-        elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
-        return Tso(max(compose(physical_ms(self.start_tso) + elapsed_ms), self.start_tso))
+        """The last heartbeat's timestamp + elapsed time, without asking the cluster."""
+        drawn, came = self._drawn
+        elapsed_ms = int((self._clock.monotonic() - came) * 1000)
+        return Tso(max(compose(physical_ms(drawn) + elapsed_ms), drawn))
+
+    def _draw(self) -> None:
+        """Take the cluster's time: coverage holds it against declared losses, and this machine's stops while it sleeps.
+
+        Where the cluster gives none out, the heartbeat goes on without.
+        """
+        try:
+            drawn = self._cluster.tso()
+        except strict.SURVIVED as error:
+            log.warning("heartbeat_without_timestamp", node_id=self.node_id, error=str(error))
+            return
+        self._drawn = max(self._drawn, (drawn, self._clock.monotonic()))
 
     def elsewhere(self, bound: str) -> Elsewhere | None:
         """Where a process runs under our node id, None when none does; blocks. ``bound``: where this one listens.
@@ -113,6 +126,7 @@ class Registrar:
         an older state never overwrites a newer one, however long it was under way.
         """
         mine_turn = self._turn() if turn is None else turn
+        self._draw()
         before: NodeStatus | None = None
 
         def change(found: NodeStatus | None) -> NodeStatus | None:
@@ -142,7 +156,7 @@ class Registrar:
                 score=report.score,
                 label=report.label,
                 max_commit_ts=report.max_commit_ts,
-                update_ts=self.approximate_tso(),
+                update_ts=max(self.approximate_tso(), report.max_commit_ts),
                 extra=replace(mine, replaced=self._replaced),
                 unknown=found.unknown if found is not None else {},
             )
@@ -228,7 +242,7 @@ def _replaced(found: NodeStatus | None, mine: PumpExtra) -> tuple[Replaced, ...]
     if same:
         return earlier
     incarnation, start_count = ("", 0) if other is None else (other.incarnation, other.start_count)
-    gone = Replaced(incarnation=incarnation, start_count=start_count, update_ts=found.update_ts)
+    gone = Replaced(incarnation=incarnation, start_count=start_count, update_ts=found.seen_ts)
     return (*earlier, gone)[-_MAX_REPLACED:]
 
 

@@ -135,7 +135,10 @@ class Asker:
     async def committed(
         self, start_ts: int, commit_ts: int, *, key: bytes = b"", reason: str = "", who: str = ""
     ) -> None:
-        """Complete a P by the Pump's own C; durable on return, or kept in memory where nothing can be written."""
+        """Complete a P by the Pump's own C; durable on return, or kept in memory where nothing can be written.
+
+        Raises what kept it from being written where it cannot be kept in memory either: the P stays open.
+        """
         recorded, done = self._crossing()
         committed = self._store.settling.committed
         await asyncio.to_thread(committed, start_ts, commit_ts, key=key, reason=reason, who=who, done=done)
@@ -155,13 +158,16 @@ class Asker:
         loop = asyncio.get_running_loop()
         recorded: asyncio.Future[None] = loop.create_future()
 
-        def finish() -> None:
-            if not recorded.done():
+        def finish(status: Status) -> None:
+            if recorded.done():
+                return
+            if status is None:
                 recorded.set_result(None)
+            else:
+                recorded.set_exception(status)
 
         def done(status: Status) -> None:
-            del status  # never an error: what cannot be written is kept in memory
             if not loop.is_closed():
-                loop.call_soon_threadsafe(finish)
+                loop.call_soon_threadsafe(finish, status)
 
         return recorded, done

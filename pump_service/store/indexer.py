@@ -169,13 +169,21 @@ class Indexer:
 
     # -- outcomes that cannot be written -------------------------------------------------------------------------------
 
-    def remember(self, start_ts: int, commit_ts: int, payload: bytes) -> None:
-        """Indexer thread: go on with an outcome that is in memory only; a rollback has a commit ts of 0."""
-        if self.waiting.is_waiting(start_ts):
-            self.unwritten.add(start_ts, commit_ts, payload)
-            self.waiting.resolve(start_ts)
-            self.waiting.passed(commit_ts, None)
-            self._publish()
+    def remember(self, start_ts: int, commit_ts: int, payload: bytes) -> bool:
+        """Indexer thread: go on with an outcome that is in memory only; a rollback has a commit ts of 0.
+
+        False, and the prewrite stays open: the commit would be late, or have another one's commit ts. Such a commit is
+        noted durably before anybody can see it, and that cannot be done in memory.
+        """
+        if not self.waiting.is_waiting(start_ts):
+            return True
+        if commit_ts and not self._judge.is_in_order(start_ts, commit_ts, self.watermark):
+            return False
+        self.unwritten.add(start_ts, commit_ts, payload)
+        self.waiting.resolve(start_ts)
+        self.waiting.passed(commit_ts, None)
+        self._publish()
+        return True
 
     def remember_fake(self, ts: int) -> None:
         """Indexer thread: move the watermark by a fake that is on no file."""

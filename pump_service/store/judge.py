@@ -168,13 +168,14 @@ class Judge:
             # Met again after a restart: it was judged when it came first.
             self._waiting.passed(commit, pointer)
             return
-        collides = prior is not None and not self._is_commit_of(prior, start)
+        taken = prior is not None and not self._is_commit_of(prior, start)
         collected = commit <= self._gc.gc_point and (start, commit) in self._collected
-        if collected or (prior is not None and not collides):
+        if collected or (prior is not None and not taken):
             self.duplicates += 1
             self._waiting.passed(0, pointer)
             return
         orphan = not waited and not self._has_prewrite(start)
+        collides = taken or self._unwritten.has_other(start, commit)
         # Its transaction has an outcome already, and not this one.
         second = not (waited or orphan or in_memory)
         known = self._pending.knows(start, commit)
@@ -200,6 +201,16 @@ class Judge:
             self._put(commit, pointer, turn)
         self._waiting.passed(shown, pointer)
 
+    def is_in_order(self, start: int, commit: int, published: int) -> bool:
+        """Whether a commit that is on no file may be served: on a file it would be neither late nor collide."""
+        if commit <= max(published, self._gc.gc_point) or self._unwritten.has_other(start, commit):
+            return False
+        prior = self._pointer_of(commit)
+        try:
+            return prior is None or self._is_commit_of(prior, start)
+        except BadRecord:
+            return False  # whose place it is cannot be told
+
     def _put(self, ts: int, pointer: Pointer, turn: Turn) -> None:
         turn.puts.add(ts, pointer)
         if ts:
@@ -220,7 +231,7 @@ class Judge:
         """Start ts of commits whose prewrite may still come, and of prewrites that came with several contents."""
         if not self._pending.has_orphans():
             return NOBODY
-        return np.array(sorted({item.start_ts for item in self._pending.all() if item.orphan}), np.int64)
+        return self._pending.orphan_starts()
 
     def known(self, block: Block, *, replaying: bool) -> Known:
         """What the index has under the timestamps of a block that are no longer remembered.

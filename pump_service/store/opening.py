@@ -231,4 +231,5 @@ class Opening:
         if records:
             indexer.replayed(last)
             log.info("value_log_replayed", start=start, records=records)
+        indexer.indexed_end = self.valuelog.end_of_records()  # what was skipped as damaged lies before it, too
         return indexer

@@ -17,6 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pump_service.store.block import I64
 from pump_service.store.fs import FileSystem
 from pumphouse.errors import CorruptionError, UsageError
 from pumphouse.model import strict
@@ -61,6 +64,10 @@ class PendingCommit:
         return not self.accepted and self.late
 
 
+def _in_order(items: Iterable[PendingCommit]) -> list[PendingCommit]:
+    return sorted(items, key=lambda item: (item.commit_ts, item.start_ts))
+
+
 class PendingCommits:
     """All late and orphan commits that are still on file."""
 
@@ -69,6 +76,8 @@ class PendingCommits:
         self._path = directory / FILE_NAME
         self._lock = threading.Lock()
         self._items: dict[tuple[int, int], PendingCommit] = {}
+        self._orphans: dict[int, set[int]] = {}  # start ts -> commit ts
+        self._orphan_starts: I64 | None = None  # None = it has to be made anew
 
     def load(self) -> None:
         """Read the events. A last line without newline was never synced, so nothing relied on it."""
@@ -104,11 +113,27 @@ class PendingCommits:
 
     def _put(self, item: PendingCommit) -> None:
         self._items[item.start_ts, item.commit_ts] = item
+        self._count(item.start_ts, item.commit_ts, orphan=item.orphan)
+
+    def _count(self, start_ts: int, commit_ts: int, *, orphan: bool) -> None:
+        mine = self._orphans.get(start_ts, set())
+        if (commit_ts in mine) == orphan:
+            return
+        self._orphan_starts = None
+        if orphan:
+            self._orphans[start_ts] = mine | {commit_ts}
+        elif len(mine) > 1:
+            self._orphans[start_ts] = mine - {commit_ts}
+        else:
+            del self._orphans[start_ts]
 
     def _heal(self, start_ts: int) -> None:
-        for key, item in list(self._items.items()):
-            if item.start_ts == start_ts and item.orphan and not item.is_prewrite:
-                self._items[key] = replace(item, orphan=False)
+        for commit_ts in self._healed_by(start_ts):
+            self._put(replace(self._items[start_ts, commit_ts], orphan=False))
+
+    def _healed_by(self, start_ts: int) -> list[int]:
+        """Commit ts of orphans that miss the prewrite with this start ts."""
+        return [commit_ts for commit_ts in self._orphans.get(start_ts, ()) if commit_ts != start_ts]
 
     def add(self, items: Sequence[PendingCommit]) -> None:
         """Keep commits, durably. Known ones stay as they are. Raises OSError."""
@@ -124,8 +149,7 @@ class PendingCommits:
     def heal(self, start_ts: int) -> None:
         """The prewrite of an orphan came. Raises OSError."""
         with self._lock:
-            mine = (item for item in self._items.values() if item.start_ts == start_ts)
-            if any(item.orphan and not item.is_prewrite for item in mine):
+            if self._healed_by(start_ts):
                 self._append([{"event": "healed", "start_ts": start_ts}])
                 self._heal(start_ts)
 
@@ -153,6 +177,7 @@ class PendingCommits:
             if gone:
                 for key in gone:
                     del self._items[key]
+                    self._count(*key, orphan=False)
                 self._rewrite()
 
     def _append(self, events: Iterable[dict[str, Any]]) -> None:
@@ -171,7 +196,14 @@ class PendingCommits:
 
     def has_orphans(self) -> bool:
         """Whether a prewrite may still be missed."""
-        return any(item.orphan for item in list(self._items.values()))
+        return bool(self._orphans)
+
+    def orphan_starts(self) -> I64:
+        """Start ts of commits whose prewrite may still come, and of prewrites that came with several contents."""
+        with self._lock:
+            if self._orphan_starts is None:
+                self._orphan_starts = np.array(sorted(self._orphans), np.int64)
+            return self._orphan_starts
 
     def knows(self, start_ts: int, commit_ts: int) -> bool:
         """Whether this commit is one of them."""
@@ -190,11 +222,14 @@ class PendingCommits:
     def all(self) -> list[PendingCommit]:
         """All of them, in order of (commit ts, start ts)."""
         with self._lock:
-            return sorted(self._items.values(), key=lambda item: (item.commit_ts, item.start_ts))
+            return _in_order(self._items.values())
 
     def between(self, after: int, upto: int) -> list[PendingCommit]:
-        """Those with after < commit ts <= upto, in order."""
-        return [item for item in self.all() if after < item.commit_ts <= upto] if self._items else []
+        """Those with after < commit ts <= upto, in order. It walks all of them: not once a record."""
+        if not self._items:
+            return []
+        with self._lock:
+            return _in_order(item for item in self._items.values() if after < item.commit_ts <= upto)
 
     def lowest(self) -> int | None:
         """Smallest timestamp that must stay on file because of one."""

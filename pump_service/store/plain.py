@@ -73,10 +73,11 @@ class PlainReader:
         """Every committed binlog with after < commit ts <= upto, in order; flagged where it is late or an orphan."""
         # One look for all of it: an outcome moves from memory to the index at any time, into which is looked later.
         memory = dict(memory)
-        extra = self._extra(after, upto, memory)
+        held = self._pending.between(after, upto)
+        extra = self._extra(after, upto, memory, held)
         cache = RecordCache(self._valuelog)
         at = 0
-        for binlog in self._indexed(after, upto, memory, cache):
+        for binlog in self._indexed(after, upto, memory, {item.pointer for item in held}, cache):
             while at < len(extra) and extra[at][:2] < (binlog.commit_ts, binlog.start_ts):
                 yield from self._resolve(extra[at], cache)
                 at += 1
@@ -85,13 +86,11 @@ class PlainReader:
             yield from self._resolve(each, cache)
 
     def _indexed(
-        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], cache: RecordCache
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], held: set[Pointer], cache: RecordCache
     ) -> Iterator[Binlog]:
-        held = {item.commit_ts for item in self._pending.between(after, upto)}
-        held |= {commit for commit in memory if after < commit <= upto}
         prewrites: dict[int, Pointer] = {}
         for ts, pointer in self._index.pointers(after, upto):
-            if ts in held and self._is_extra(ts, pointer, memory):
+            if pointer in held:
                 continue
             if cache.is_prewrite(ts, pointer):
                 prewrites[ts] = pointer
@@ -103,6 +102,8 @@ class PlainReader:
                 continue
             if tp == 0 or commit_ts != ts:
                 raise self._disagrees(ts, pointer)
+            if ts in memory and memory[ts][0] == start:
+                continue  # it was written since
             if start == ts:
                 yield Binlog(ts, start, commit, IN_ORDER)
                 continue
@@ -115,19 +116,14 @@ class PlainReader:
             yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), IN_ORDER)
 
     def _extra(
-        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], held: list[PendingCommit]
     ) -> list[tuple[int, int, PendingCommit | bytes]]:
         found: dict[tuple[int, int], PendingCommit | bytes] = {
             (commit, start): payload for commit, (start, payload) in memory.items() if after < commit <= upto
         }
         # One that was written since it was looked for in memory is what it is now.
-        found |= {(item.commit_ts, item.start_ts): item for item in self._pending.between(after, upto)}
+        found |= {(item.commit_ts, item.start_ts): item for item in held}
         return [(*key, found[key]) for key in sorted(found)]
-
-    def _is_extra(self, ts: int, pointer: Pointer, memory: dict[int, tuple[int, bytes]]) -> bool:
-        if ts in memory:
-            return True
-        return any(item.pointer == pointer for item in self._pending.between(ts - 1, ts))
 
     def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
         ts, start, what = extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ class Settling:
         self._fs = fs
         self._path = own / "settled.jsonl"
         self._clock = clock
-        self._unwritten: list[Callable[[], None]] = []
+        self._unwritten: deque[Callable[[], None]] = deque()
         writer.on_written = self._write_again
 
     def committed(
@@ -49,6 +50,8 @@ class Settling:
 
         The key is what a transaction is known by in the archive: a captured one by its source's GTID.
         Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
+        One that would be late, or has another's commit ts, is not kept: ``done`` gets the error, the prewrite stays
+        open.
         """
         self._settle(commit(start_ts, commit_ts, key), reason, who, done)
 
@@ -66,26 +69,29 @@ class Settling:
         if reason and who != "resolver":
             self._record(item, reason, who)
         records = Records.of([item])
+        answer = done or (lambda _status: None)
 
-        def remember() -> None:
-            self._indexer.remember(item.start_ts, item.commit_ts, item.payload)
+        def keep(status: Status) -> None:  # indexer thread
+            if self._indexer.remember(item.start_ts, item.commit_ts, item.payload):
+                log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
+                self._unwritten.append(partial(self._writer.submit, records, written, own=True))
+                answer(None)
+            else:
+                log.error("outcome_not_taken", start_ts=item.start_ts, commit_ts=item.commit_ts, error=str(status))
+                answer(status)
 
         def written(statuses: list[Status] | None) -> None:
-            if statuses is not None:
-                log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
-                self._indexer.queue.call(remember)
-                self._unwritten.append(partial(self._writer.submit, records, written, own=True))
-            if done is not None:
-                done(None)
+            if statuses is None:
+                answer(None)
+            else:
+                self._indexer.queue.call(partial(keep, statuses[0]))
 
         self._writer.submit(records, written, own=True)
 
     def _write_again(self) -> None:
         """After a group was written, by whoever wrote it: outcomes that a full disk did not take may go now."""
-        if self._unwritten:
-            again, self._unwritten = self._unwritten, []
-            for submit in again:
-                submit()
+        for _ in range(len(self._unwritten)):
+            self._unwritten.popleft()()
 
     def _record(self, item: Item, reason: str, who: str) -> None:
         line = {

@@ -128,7 +128,7 @@ class Store:
         self.prewrites = OpenPrewrites(writer=self._writer, indexer=self._indexer, valuelog=self._valuelog)
         self.transactions = Transactions(
             index=self._index, indexer=self._indexer, valuelog=self._valuelog, pending=self._pending,
-            prewrites=self.prewrites,
+            prewrites=self.prewrites, caught_up=self.wait_for_index,
         )  # fmt: skip
         self.settling = Settling(
             writer=self._writer, indexer=self._indexer, bookkeeping=self._bookkeeping, fs=fs, own=self._own, clock=clock
@@ -364,7 +364,7 @@ class Store:
             duplicate_commits=self._indexer.duplicates,
             index_failures=self._bookkeeping.failures,
             queued_records=len(self._indexer.queue),
-            backlog_bytes=self._writer.queue.bytes,
+            backlog_bytes=self._valuelog.bytes_behind(self._indexer.indexed_end),
             synced_end=self.synced_end,
         )
 

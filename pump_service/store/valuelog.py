@@ -206,6 +206,15 @@ class ValueLog:
         """Bytes in all files."""
         return sum(file.synced_end + (frame.FOOTER_BYTES if file.sealed else 0) for file in self.files())
 
+    def end_of_records(self) -> Pointer:
+        """Behind the last synced record, in whose file it lies: the newest file may have none yet."""
+        return max((file.pointer_end() for file in self.files() if file.synced_end), default=ZERO_POINTER)
+
+    def bytes_behind(self, pointer: Pointer) -> int:
+        """Bytes of records behind a pointer."""
+        behind = (file for file in self.files() if file.fid >= pointer.fid)
+        return sum(file.synced_end - (pointer.offset if file.fid == pointer.fid else 0) for file in behind)
+
     def scan(self, start: Pointer, stop: Pointer | None = None) -> Iterator[Block]:
         """Records from a pointer on (inclusive) up to ``stop`` or the synced end. Raises BadRecord, skips nothing."""
         for file in self.files():

@@ -13,6 +13,7 @@ import pytest
 from pumphouse.dump.source import prepared_xids
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
+from tests.support.kind import amid_one_phase
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -26,6 +27,7 @@ class Writers:
     def __init__(self, stack: CapturedStack, seed: int, sessions: int = 3) -> None:
         self._stack = stack
         self._stop = threading.Event()
+        self.one_phase = amid_one_phase()
         self.written = self.prepared = self.ended = 0
         self._threads = [
             threading.Thread(target=self._run, args=(self._write, random.Random(seed * 100 + number)))
@@ -80,7 +82,8 @@ class Writers:
         with connection.cursor() as cursor:
             how = rng.random()
             if how < 0.2:
-                cursor.execute(f"XA COMMIT {xid} ONE PHASE")
+                with self.one_phase:
+                    cursor.execute(f"XA COMMIT {xid} ONE PHASE")
                 return
             if how < 0.9:
                 cursor.execute(f"XA PREPARE {xid}")
@@ -180,7 +183,8 @@ def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int,
             stack.pumps[0].kill()
             time.sleep(1)
             stack.pumps[0].start()
-            stack.supervisor.kill("source")
+            with writers.one_phase:
+                stack.supervisor.kill("source")
             stack.databases["source"].start()
             time.sleep(3)
             stack.kill_capture()

@@ -403,22 +403,41 @@ def test_data_goes_after_a_yes_with_the_servers_name_alone_and_a_no_is_a_failed_
 
 
 @pytest.mark.row("R2")
-def test_what_came_to_an_empty_server_after_the_yes_is_not_dropped_by_another_try(world: World) -> None:
+def test_a_yes_counts_once_and_for_what_the_server_held_then(world: World) -> None:
     with TargetConnection.open(world.target) as connection:
         for name in ("d", "pumphouse"):
             connection.execute(f"DROP DATABASE IF EXISTS `{name}`")
     at = sorted(world.then)[3]
-    run, state, _ = world.triggered("binlog_restore", to=str(at), dry_run=False)
-    assert state == "success", watch.failure(world.api, "binlog_restore", run)
-    with TargetConnection.open(world.target) as connection:
-        connection.execute("CREATE TABLE d.precious (id INT)")
-    again = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": ["restore"]}
-    world.api.call("POST", "/dags/binlog_restore/clearTaskInstances", again)
+
+    def precious() -> bool:
+        with TargetConnection.open(world.target) as connection:
+            return bool(connection.query("SHOW TABLES IN d LIKE 'precious'"))
+
+    def cleared(run: str, *task_ids: str) -> None:
+        again = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": task_ids}
+        world.api.call("POST", "/dags/binlog_restore/clearTaskInstances", again)
+        world.api.wait_for_run("binlog_restore", run, timeout_s=120)
+
+    for _ in range(2):  # onto an empty server, and onto one whose name is typed
+        run, state, _ = world.triggered("binlog_restore", to=str(at), dry_run=False)
+        assert state == "success", watch.failure(world.api, "binlog_restore", run)
+        with TargetConnection.open(world.target) as connection:
+            connection.execute("CREATE TABLE d.precious (id INT)")
+        cleared(run, "restore")
+        assert world.states("binlog_restore", run)["restore"] == "success"
+        assert "a yes counts once: nothing was changed" in world.api.log("binlog_restore", run, "restore", 2)
+        assert precious()
+
+
+@pytest.mark.row("O1", "R2")
+def test_a_question_that_is_marked_a_success_is_no_yes(world: World) -> None:
+    run, _ = world.asking(sorted(world.then)[3])
+    before = world.databases()
+    world.api.call("PATCH", f"/dags/binlog_restore/dagRuns/{run}/taskInstances/approve", {"new_state": "success"})
     world.api.wait_for_run("binlog_restore", run, timeout_s=120)
     assert world.states("binlog_restore", run)["restore"] == "failed"
-    assert "has data that would be dropped: d (2 tables" in world.api.log("binlog_restore", run, "restore", 2)
-    with TargetConnection.open(world.target) as connection:
-        assert connection.query("SHOW TABLES IN d LIKE 'precious'")
+    assert "nobody approved the plan" in world.api.log("binlog_restore", run, "restore", 1)
+    assert world.databases() == before
 
 
 @pytest.mark.row("R4")

@@ -126,10 +126,16 @@ def test_a_cluster_that_is_another_one_is_refused_with_those_that_there_are(
 ) -> None:
     fill(source)
     (tmp_path / "archive" / str(source.cluster_id)).rename(tmp_path / "archive" / "4711")
+    stray = tmp_path / "archive" / str(source.cluster_id) / "stray"  # no archive
+    stray.parent.mkdir()
+    stray.touch()
     with Parts(settings) as parts, pytest.raises(ConfigError, match="which has those of 4711") as refused:
         _ = parts.readable_archive
     assert "is cluster.url right?" in refused.value.hint
     assert "--set archive.cluster_id=4711" in refused.value.hint
+    assert f"{source.cluster_id} (" not in refused.value.message.partition("which has")[2]
+    stray.unlink()
+    stray.parent.rmdir()
     (tmp_path / "archive" / "4711").rename(tmp_path / "archive" / str(source.cluster_id))
     archive = settings.archive.model_copy(update={"cluster_id": 4711})
     other = settings.model_copy(update={"archive": archive})

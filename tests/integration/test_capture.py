@@ -310,7 +310,7 @@ def test_a_copy_for_a_captured_source_takes_nobodys_table_and_goes_with_the_rest
 
         def killed_in_the_copy(table: str, *, anew: bool = False) -> None:
             with monkeypatch.context() as killed, pytest.raises(ZeroDivisionError):
-                killed.setattr(places, "quote", lambda _: 1 / 0)  # it is made, and has no rows
+                killed.setattr(places, "_pages", lambda *_: 1 / 0)  # it is made, and has no rows
                 restored(table, anew=anew)
             assert there() == ["mine", copy]
 

@@ -14,7 +14,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.capture.check import check_source
 from pumphouse.capture.ddl import Schema
-from pumphouse.capture.schemas import StoredSchema, read_objects, server_kind
+from pumphouse.capture.schemas import Made, StoredSchema, read_objects, server_kind
 from pumphouse.capture.shadow import Shadow
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.source.session import position_now
@@ -341,3 +341,84 @@ def test_a_shadow_leaves_the_temporary_tables_of_other_servers_alone(
     stored = StoredSchema(server=server_kind(source.connection), objects=read_objects(source.connection))
     Shadow.start(source.directory, stored, shadow_program(source.directory)).close()
     assert theirs.exists()
+
+
+def test_the_shadow_waits_for_a_statement_as_long_as_a_server_lets_it(source: Source) -> None:
+    with source.schema() as schema:
+        for connection in (schema.shadow._statements, schema.shadow._reading):
+            assert capturing.rows_of(connection, "SELECT @@session.wait_timeout") == [(365 * 86_400,)]
+
+
+@pytest.mark.mariadb("a MySQL's numbers are counted one by one")
+def test_numbers_that_need_not_ascend_are_refused_before_a_capture_begins(source: Source) -> None:
+    source.run("SET GLOBAL gtid_strict_mode = OFF")
+    try:
+        lines = check_source(source.connection, CaptureSettings(), frozenset(), schema=False)
+    finally:
+        source.run("SET GLOBAL gtid_strict_mode = ON")
+    (line,) = (line for line in lines if line.wrong)
+    assert line.text.startswith("gtid_strict_mode is OFF, it must be ON")
+    assert line.type.startswith("SET GLOBAL gtid_strict_mode = 'ON'; and the same")
+
+
+@pytest.mark.mariadb("a MySQL takes its keys from a component")
+def test_a_shadow_needs_no_keys_for_tables_that_are_encrypted(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"1;{'ab' * 32}\n4;{'cd' * 32}\n")
+    more = ("--plugin-load-add=file_key_management", f"--file-key-management-filename={keys}")
+    with mariadb.directory_in_memory() as directory, capturing.source(directory / "source", *more) as server:
+        source = Source(server, directory / "shadow")
+        source.run("CREATE TABLE a (id INT) ENCRYPTED=YES", "CREATE TABLE b (id INT) ENCRYPTION_KEY_ID=4 ENCRYPTED=YES")
+        with source.schema() as schema:
+            assert {("shop", "a"), ("shop", "b")} <= schema.tables().keys()
+            source.run(
+                "CREATE TABLE c (id INT) ENCRYPTED=YES COMMENT 'ENCRYPTED=YES'",
+                "ALTER TABLE c ADD COLUMN encrypted INT, ENCRYPTION_KEY_ID=4",
+                "ALTER TABLE c DROP COLUMN encrypted",
+            )
+            kinds = [Action.CREATE_TABLE, Action.ADD_COLUMN, Action.DROP_COLUMN]
+            assert [(job["type"], job.get("had_rows")) for job in source.jobs(schema)] == [
+                (kind.value, None) for kind in kinds
+            ]
+        source.connection.close()
+
+
+@pytest.mark.mariadb("a MySQL has its engines built in")
+def test_tables_that_are_left_out_need_not_be_there_on_the_shadow(source: Source) -> None:
+    source.run("INSTALL SONAME 'ha_archive'")
+    source.without = {"o.log", "o.new"}
+    try:
+        with source.schema() as schema:
+            source.run(
+                "CREATE TABLE o.log (id INT) ENGINE=ARCHIVE",
+                "ALTER TABLE o.log ADD a INT",
+                "RENAME TABLE o.log TO o.new",
+                "CREATE TABLE t (id INT)",
+                "DROP TABLE o.new, t",
+            )
+            jobs = source.jobs(schema)
+            assert [job["type"] for job in jobs] == [Action.CREATE_TABLE.value, Action.DROP_TABLE.value]
+            source.run("CREATE TABLE o.seen (id INT) ENGINE=ARCHIVE")
+            with pytest.raises(CaptureRefused, match="Unknown storage engine"):
+                source.jobs(schema)
+    finally:
+        source.run("DROP TABLE IF EXISTS o.seen", "UNINSTALL SONAME 'ha_archive'")
+
+
+def test_a_shadow_starts_without_a_left_out_table_that_it_cannot_make(source: Source) -> None:
+    source.run("CREATE TABLE t (id INT)")
+    stored = StoredSchema(
+        server=server_kind(source.connection),
+        objects=(
+            *read_objects(source.connection),
+            Made(kind="table", database="o", name="log", sql="CREATE TABLE `log` (`a` no_type_of_the_shadow)"),
+        ),
+    )
+    program = shadow_program(source.directory)
+    shadow = Shadow.start(source.directory, stored, program, lambda db, name: (db, name) == ("o", "log"))
+    try:
+        assert {("shop", "t")} == {(each.database, each.name) for each in shadow.stored().objects if each.name}
+    finally:
+        shadow.close()
+    with pytest.raises(CaptureRefused, match=r"cannot make table o\.log"):
+        Shadow.start(source.directory, stored, program)

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
-from pumphouse.capture.primary import find_primary
+from pumphouse.capture.primary import find_primary, lacks
 from pumphouse.errors import BinlogError, SourceFailed
 from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
@@ -19,7 +20,7 @@ from tests.stack.local import CAPTURE
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.ports import free_port
 from tests.support import mariadb
-from tests.support.capturedstack import CapturedStack
+from tests.support.capturedstack import CapturedStack, captured_stack
 from tests.support.capturing import arguments, rows_of, run
 from tests.support.waiting import eventually
 
@@ -126,6 +127,67 @@ def test_it_goes_on_at_the_server_that_was_promoted() -> None:
         stack.run("DELETE FROM shop.a WHERE id < 10")
         stack.start_capture()
         stack.require_equal()
+
+
+def test_a_source_that_becomes_a_replica_and_goes_on_is_left_for_the_new_one() -> None:
+    """Nobody is killed: its connection stays, and it logs what it takes."""
+    with mariadb.directory_in_memory() as directory, two_servers(directory) as stack:
+        stack.run(*(f"INSERT INTO shop.a VALUES ({number})" for number in range(2, 20)), "SET GLOBAL read_only = ON")
+        wait_for(lambda: stack.has("heir", 19))
+        before = stack.databases["source"]
+        stack.promote()
+        stack.run("INSERT INTO shop.a VALUES (20)")
+        with before.connect(autocommit=True) as connection:
+            heir = stack.databases["heir"]
+            run(
+                connection,
+                f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {heir.port}, MASTER_USER = 'root',"
+                f" MASTER_PASSWORD = '{heir.password}', MASTER_USE_GTID = current_pos",
+                "START SLAVE",
+            )
+        wait_for(lambda: stack.capture_record().source.endswith(f":{heir.port}"), 30)
+        assert stack.supervisor.alive(CAPTURE)
+        stack.run("INSERT INTO shop.a VALUES (21)")
+        stack.require_equal()
+        assert stack.has("target", 21)
+
+
+def test_a_replica_that_does_not_log_what_it_takes_is_not_captured() -> None:
+    with (
+        mariadb.directory_in_memory() as directory,
+        captured_stack(directory, source=("--log-slave-updates=OFF",)) as stack,
+        MariaDbServer(directory / "other", name="other", arguments=arguments(9)) as other,
+    ):
+        checked = stack.pumphouse("capture", "check")
+        assert "log_slave_updates" not in checked.stdout, checked.stdout
+        with other.connect(autocommit=True) as connection:
+            run(connection, "RESET MASTER")  # its password is its own
+        stack.run(
+            "CREATE USER c@'127.0.0.1' IDENTIFIED BY 'c'",
+            "GRANT REPLICATION SLAVE, BINLOG MONITOR, SELECT, SHOW VIEW ON *.* TO c@'127.0.0.1'",
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {other.port}, MASTER_USER = 'root',"
+            f" MASTER_PASSWORD = '{other.password}', MASTER_USE_GTID = no",
+            "START SLAVE",
+        )
+        wait_for(lambda: not stack.supervisor.alive(CAPTURE), 30)
+        record = stack.capture_record()
+        assert record.state is CaptureState.FAILED
+        assert "log_slave_updates is OFF" in record.reason
+        for words in ("check", "run"):
+            refused = stack.pumphouse("capture", words)
+            assert "log_slave_updates is OFF" in refused.stdout + refused.stderr
+        # A user of a capture without hosts may not ask which server it replicates from.
+        port = stack.databases["source"].port
+        with pymysql.connect(host="127.0.0.1", port=port, user="c", password="c", autocommit=True) as connection:
+            with pytest.raises(pymysql.MySQLError, match="privilege"):
+                rows_of(connection, "SHOW SLAVE STATUS")
+            assert lacks(connection, hosts=False) == "log_slave_updates"
+            stack.run("STOP SLAVE", "RESET SLAVE ALL")
+            assert lacks(connection, hosts=False) == ""
+            assert lacks(connection, hosts=True) == "log_slave_updates"
+        stack.start_capture()
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)")
+        stack.captured()
 
 
 def test_what_the_dead_primary_prepared_is_committed_at_the_server_that_was_promoted() -> None:

@@ -23,7 +23,7 @@ from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ROLLED_BACK
 from pumphouse.client.transactions import held_by, write_outcomes
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, make_rollback
-from pumphouse.errors import CaptureFenced, CaptureRefused
+from pumphouse.errors import CaptureFenced, CaptureRefused, PumpUnavailable
 from pumphouse.model.captured import key_of
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
@@ -163,6 +163,25 @@ def test_what_is_open_on_two_pumps_is_settled_on_both_with_one_call_for_many(
         assert {ts: held[1].commits[ts] for ts in commits} == commits
         found = [held[0].commits[ts] for ts in starts]
         assert found == sorted(set(found))
+
+
+@pytest.mark.row("Q2")
+def test_what_somebody_else_committed_meanwhile_is_not_taken_for_rolled_back(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture.publish(1)
+    said, start = capture.say(), capture.cluster.tso()
+    key = PREFIX + key_of(b"0-1-2", start, start, said.start_ts, 1)
+    capture.pump.write(make_prewrite(start, key, PrewriteValueBuilder(2).build()))
+
+    def too_late(pump: NodeStatus, cluster_id: int, outcomes: Mapping[Tso, bytes], tls: TlsSettings) -> None:
+        capture.pump.write(make_commit(start, capture.cluster.tso(), key))
+        write_outcomes(pump, cluster_id, outcomes, tls)
+
+    monkeypatch.setattr(recover, "write_outcomes", too_late)
+    with pytest.raises(PumpUnavailable, match="somebody else settled it"):
+        capture.recover(said)
+    assert capture.recover(said) == "0-1-2"
 
 
 @pytest.mark.row("Q2")

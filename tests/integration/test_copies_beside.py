@@ -131,3 +131,67 @@ def test_a_copy_of_ours_is_ours_however_a_server_that_folds_names_is_told_its_na
             require_free_for_copies(parts, [FIRST, ("Old", SECOND[1])])
         copied_beside(parts, [("part_1", ("old", "t"))])
         assert copies_left(parts) == [FIRST]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each transaction that copies."""
+    found: list[int] = []
+    execute = TargetConnection.execute
+
+    def counting(self: TargetConnection, statement: str, *args: Any) -> int:
+        affected = execute(self, statement, *args)
+        if statement.startswith("INSERT INTO `old`"):
+            found.append(affected)
+        return affected
+
+    monkeypatch.setattr(TargetConnection, "execute", counting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "values"),
+    [
+        ("id INT", "id", "seq - 300"),
+        ("id BIGINT UNSIGNED", "id", "18446744073709551615 - seq"),
+        ("id CHAR(36) COLLATE utf8mb4_general_ci", "id", "UUID()"),
+        ("id BINARY(16)", "id", "UNHEX(LEFT(SHA2(seq, 256), 32))"),
+        ("id DECIMAL(20, 5)", "id", "seq / 7"),
+        ("tenant INT, id INT", "tenant, id", "IF(seq < 450, 1, seq % 3), seq"),
+        (
+            "day DATETIME(3), id VARCHAR(40)",
+            "day, id",
+            "FROM_UNIXTIME(1700000000.5 + seq % 5), LEFT(SHA2(seq, 256), 32)",
+        ),
+        ("tenant INT, kind ENUM('b', 'a', 'c')", "tenant, kind", "seq DIV 3, seq % 3 + 1"),
+        ("name VARCHAR(200), id INT", "name(3), id", "LEFT(SHA2(seq, 256), 32), seq"),
+    ],
+)
+def test_rows_are_copied_once_and_some_at_a_time_whatever_their_key_is(
+    parts: TargetConnection, monkeypatch: pytest.MonkeyPatch, made: list[int], columns: str, key: str, values: str
+) -> None:
+    parts.execute(f"CREATE TABLE {OWN}.part_3 ({columns}, n INT, PRIMARY KEY ({key}))")
+    parts.execute(f"CREATE TABLE {OWN}.s (seq INT PRIMARY KEY)")
+    parts.execute(f"INSERT INTO {OWN}.s VALUES {', '.join(f'({n})' for n in range(1, 601))}")
+    parts.execute(f"INSERT INTO {OWN}.part_3 SELECT {values}, seq FROM {OWN}.s")
+    monkeypatch.setattr(places, "_COPIED_ROWS", 50)
+    ((copy, _),) = copied_beside(parts, [("part_3", ("old", "w"))])
+    ((_, one), (_, other)) = parts.query(f"CHECKSUM TABLE {OWN}.part_3, {'.'.join(copy)}")
+    assert (one, sum(made)) == (other, 600)
+    assert max(made) <= (600 if "name(3)" in key else 100)
+
+
+def test_rows_of_many_bytes_are_few_in_a_transaction_and_a_table_without_a_key_must_be_small(
+    parts: TargetConnection, monkeypatch: pytest.MonkeyPatch, made: list[int]
+) -> None:
+    for name, key in (("part_3", "PRIMARY KEY"), ("part_4", "")):
+        parts.execute(f"CREATE TABLE {OWN}.{name} (id INT {key}, said LONGTEXT)")
+        parts.execute(f"INSERT INTO {OWN}.{name} SELECT {'id'} * 10, REPEAT('x', 200000) FROM {OWN}.part_1")
+        for n in range(1, 6):
+            parts.execute(f"INSERT INTO {OWN}.{name} SELECT id + {10 << n}, said FROM {OWN}.{name}")
+    monkeypatch.setattr(places, "_COPIED_BYTES", 1 << 20)
+    copied_beside(parts, [("part_3", ("old", "w"))])
+    assert (sum(made), max(made) <= 8) == (32, True)
+    monkeypatch.setattr(places, "_COPIED_WHOLE", 1 << 20)
+    with pytest.raises(LoadError, match=f"one transaction of about .*old.{OWN}_part_4"):
+        copied_beside(parts, [("part_4", ("old", "x"))])

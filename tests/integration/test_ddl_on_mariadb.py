@@ -295,8 +295,8 @@ def test_what_the_target_cannot_say_is_left_out_and_named(target: Target, source
     timeline = source.timeline()
     reports = [target.ddl.execute(event) for event in timeline.events]
     assert reports[1].notes == (
-        "index e is over an expression and is left out",
-        "foreign key fk is not enforced by the source and is left out",
+        "index e of t is left out: it is over an expression or a column that is left out",
+        "foreign key fk of t is left out: the source does not enforce it",
     )
     assert [r.statements for r in reports[2:]] == [(), ()]
     assert "temporary" in reports[2].notes[0]
@@ -312,7 +312,7 @@ def test_a_key_that_a_mariadb_alone_can_have_is_left_out_elsewhere(target: Targe
         [key("k", "a"), key("u", ("doc", 9)), key("w", "tx", unique=True)],
     )
     notes = [note for event in source.timeline().events for note in target.ddl.execute(event).notes]
-    left_out = [f"index {name} can be on a MariaDB alone and is left out" for name in "uw"]
+    left_out = [f"index {name} of t is left out: only a MariaDB has such an index" for name in "uw"]
     assert notes == (left_out if is_mysql() else [])
     _evolve(target, source, "d.t", lambda t: add_key(t, key("v", ("doc", 9), "a")), Action.ADD_INDEX)
     _evolve(target, source, "d.t", lambda t: remove_key(t, "u"), Action.DROP_INDEX)

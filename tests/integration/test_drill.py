@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,42 @@ def test_a_second_drill_on_the_server_is_refused_by_name_while_one_is_under_way(
     monkeypatch.setattr(Executor, "_apply", meanwhile)
     assert drill(settings, run_id="the-nightly-one").drill.green
     assert len(read_drills(source.archive)) == 1, "nothing was begun of the other"
+    assert (OURS,) not in target.query("SHOW DATABASES")
+
+
+def test_a_try_that_was_taken_for_dead_does_not_end_the_one_behind_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churned(source)
+    applying, proving = Executor._apply, job.prove_restored
+    died: list[BaseException] = []
+
+    def behind(*what: Any, **how: Any) -> Any:
+        monkeypatch.setattr(job, "prove_restored", proving)
+        goes_on.set()
+        first.join()
+        return proving(*what, **how)
+
+    def until(self: Executor, *what: Any) -> None:
+        monkeypatch.setattr(Executor, "_apply", applying)
+        begun.set()
+        assert goes_on.wait(60)
+        applying(self, *what)
+
+    def one() -> None:
+        try:
+            drill(settings, run_id="the-nightly-one")
+        except BinlogError as error:
+            died.append(error)
+
+    begun, goes_on, first = threading.Event(), threading.Event(), threading.Thread(target=one)
+    monkeypatch.setattr(Executor, "_apply", until)
+    monkeypatch.setattr(job, "prove_restored", behind)
+    first.start()
+    assert begun.wait(60)
+    assert drill(settings, run_id="the-nightly-one").drill.green
+    assert len(died) == 1
+    assert {each.verdict for each in read_drills(source.archive)} == {"not ended", "equal"}
     assert (OURS,) not in target.query("SHOW DATABASES")
 
 

@@ -222,6 +222,19 @@ def test_a_table_that_stays_locked_is_refused_with_what_locks_it(
         assert execute(connection, listed)
 
 
+def test_a_replica_is_no_source_whatever_its_connection_is_called(source: SourceSettings, app: Connection[Any]) -> None:
+    name = "FOR CHANNEL 'east'" if is_mysql() else "'east'"
+    if is_mysql():
+        execute(app, f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1 {name}")
+    else:
+        execute(app, f"CHANGE MASTER {name} TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, MASTER_USER = 'nobody'")
+    try:
+        with session(source) as connection, pytest.raises(ConfigError, match="is a replica: what its primary"):
+            require_primary(connection, source)
+    finally:
+        execute(app, f"RESET REPLICA ALL {name}" if is_mysql() else f"RESET SLAVE {name} ALL")
+
+
 def test_a_target_of_loads_is_no_source(source: SourceSettings, app: Connection[Any]) -> None:
     with session(source) as connection:
         execute(app, "CREATE DATABASE theirs")

@@ -9,11 +9,25 @@ import pytest
 
 from pumphouse.errors import CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
-from pumphouse.registry.base import NodeChange, WatchesNodes
+from pumphouse.registry.base import Cluster, NodeChange, WatchesNodes
 from pumphouse.registry.etcd_client import EtcdClient
 from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.waiting import eventually
+
+
+def _written_anew_or_removed(cluster: Cluster, client: EtcdClient) -> None:
+    key, bad = b"/tidb-binlog/v1/drainers/bad", b'{"nodeId":"bad","state":"online","maxCommitTS":1e400}'
+    mine = NodeStatus(node_id="bad", host="h:1", state=NodeState.ONLINE)
+    client.put(key, bad)
+    with pytest.raises(CorruptionError, match="drainers/bad") as refused:
+        cluster.update_node(NodeKind.DRAINER, "bad", lambda _: mine)
+    assert "consumer unregister bad" in refused.value.hint
+    assert cluster.update_node(NodeKind.DRAINER, "bad", lambda found: found or mine, anew=True) == mine
+    assert cluster.node(NodeKind.DRAINER, "bad") == mine
+    client.put(key, bad)
+    assert cluster.update_node(NodeKind.DRAINER, "bad", lambda found: found, anew=True) is None
+    assert cluster.node(NodeKind.DRAINER, "bad") is None
 
 
 @pytest.mark.row("W4")
@@ -27,6 +41,7 @@ def test_a_node_that_cannot_be_read_hides_no_other_from_clients_and_stops_who_mu
         assert cluster.readable_nodes(NodeKind.PUMP) == [good]
         with pytest.raises(CorruptionError, match="pumps/old"):
             cluster.nodes(NodeKind.PUMP)
+        _written_anew_or_removed(cluster, EtcdClient(etcd.endpoints))
         assert isinstance(cluster, WatchesNodes)
         watch = cluster.watch_nodes(NodeKind.PUMP)
         seen: list[NodeChange] = []

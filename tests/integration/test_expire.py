@@ -14,7 +14,10 @@ from pumphouse.archive.retention import Policy
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, TargetUnreachable, UsageError
+from pumphouse.executor.executor import Executor
+from pumphouse.loader.plan import Mode
 from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import drill, expire, load, proof
@@ -24,7 +27,7 @@ from tests.support import formats
 from tests.support.agedarchive import Aged, grown, require_restorable
 from tests.support.dumpedsource import DumpedSource
 from tests.support.loading import read_checkpoint, restored
-from tests.support.madearchive import MadeSource, target_rows
+from tests.support.madearchive import MadeSource, column, target_rows
 from tests.support.mariadb import as_lines
 from tests.support.motoserver import s3_server
 
@@ -139,6 +142,41 @@ def test_a_target_that_is_behind_holds_its_windows_and_is_named_until_it_is_left
     assert "no server of the settings is called 'targt'" in str(wrong.exception)
 
 
+@pytest.mark.row("L7")
+def test_a_table_that_is_made_anew_holds_the_dump_that_it_is_filled_from(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(source, DumpedSource)
+    source.create_table("t", [column(1, "id", flag=3)])
+    with source.txn() as txn:
+        txn.insert("t", id=1)
+    first = source.genesis()
+    source.cut()
+    load.run(settings)
+    tell, seen = Executor._tell, list[expire.ExpireReport]()
+
+    def meanwhile(self: Executor, work: Work) -> None:
+        """The next dump, and an expiry, while the dump before is read."""
+        tell(self, work)
+        if work.plan.mode is Mode.BASE:
+            low = source.cut()
+            source.publish(low, [source.read("t", low, low)])
+            for _ in range(3):
+                source.cut()
+            seen.append(expire.run(settings, Policy(bases=1)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Executor, "_tell", meanwhile)
+        load.run(settings, resync="d.t")
+    (done,) = seen
+    assert done.restorable_from == first
+    assert "is filling d.t from the dump of" in done.held[0]
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    freed = expire.run(settings, Policy(bases=1))
+    assert freed.restorable_from == source.archive.bases(source.archive.end())[-1].ts
+
+
 def test_a_server_that_was_restored_holds_what_a_backfill_needs_whatever_is_loaded(
     made: Aged, settings: Settings, target: TargetConnection
 ) -> None:
@@ -151,7 +189,31 @@ def test_a_server_that_was_restored_holds_what_a_backfill_needs_whatever_is_load
     done = expire.run(there, Policy(bases=1))
     assert done.start <= behind
     assert any(each.startswith("restore_target ") for each in done.held)
-    assert expire.run(there, Policy(bases=1), without=("restore_target",)).start > behind
+    assert expire.run(there, Policy(bases=1), without=("restore_target", "another")).start > behind
+
+
+def test_a_target_that_only_airflow_knows_holds_everything_until_it_is_left_out(made: Aged, settings: Settings) -> None:
+    def named(**names: tuple[str, ...]) -> Settings:
+        return settings.model_copy(update={"airflow": settings.airflow.model_copy(update=names)})
+
+    of = named(
+        load_targets=("warehouse", "reporting"),
+        gc_targets=("warehouse", "late"),
+        restore_targets=("spare", "pumphouse_source", "more"),
+    )
+    done = expire.run(of, Policy(bases=1), dry_run=True)
+    assert done.why_nothing == "it is held"
+    assert [each.split()[0] for each in done.held] == ["warehouse", "reporting", "late", "spare", "more"]
+    assert "--without late" in done.held[2]
+    shown = expire.run(of, Policy(bases=1), without=("warehouse", "reporting", "late"), dry_run=True)
+    assert [each.split()[0] for each in shown.held] == ["spare", "more"]
+    # One name alone is that of the section, as GC takes it; and what nobody has set names nobody.
+    there = {"target": settings.target, "restore_target": settings.target}
+    alone = named(load_targets=("warehouse",), restore_targets=("spare", "pumphouse_source")).model_copy(update=there)
+    assert expire.run(alone, Policy(bases=1), dry_run=True).moves
+    assert expire.run(settings.model_copy(update={"target": TargetSettings()}), Policy(bases=1), dry_run=True).moves
+    free = expire.run(of, Policy(bases=1), without=("warehouse", "reporting", "late", "spare", "more"))
+    assert free.restorable_from == made.dumps[-1]
 
 
 def test_a_wish_that_is_not_given_is_that_of_the_settings(made: Aged, settings: Settings, tmp_path: Path) -> None:

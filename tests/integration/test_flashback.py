@@ -8,6 +8,7 @@ import random
 import subprocess
 import threading
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -557,6 +558,40 @@ def test_no_row_of_another_table_goes_with_a_row_that_is_taken_back(
     target.execute("DELETE FROM d.child WHERE id = 7")
     assert total(back(on, between(source, after))) == (0, 0, 1, 4, 0)
     assert target_rows(target) == before
+
+
+@pytest.mark.mysql
+def test_a_row_that_moved_to_a_key_that_others_refer_to_stays_alone(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for name in ("parent", "child"):
+        source.create_table(name, [ID, column(2, "p"), column(3, "n")])
+    source.genesis()
+    commit(source, *(("insert", "parent", {"id": each, "n": 1}) for each in (1, 7)))
+    after = source.tick()
+    commit(source, ("update", "parent", 7, {"id": 8}), ("update", "parent", 1, {"n": 2}))
+    on = live(source, settings)
+    target.execute("ALTER TABLE d.child ADD FOREIGN KEY (p) REFERENCES d.parent (id) ON DELETE CASCADE")
+    target.execute("INSERT INTO d.child VALUES (1, 8, 0)")
+    report = back(on, between(source, after))
+    assert set(whys(report).values()) == {"other rows refer to it"}
+    assert target.query("SELECT id, n FROM d.parent ORDER BY 1") == [(1, 1), (8, 1)]
+    assert target.query("SELECT id, p FROM d.child") == [(1, 8)]
+
+
+def test_two_flashbacks_of_one_transaction_are_undone_each_by_its_own_file(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for name in ("t", "u"):
+        source.create_table(name, [ID, column(2, "n")])
+    source.genesis()
+    commit(source, *(("insert", name, {"id": 1, "n": 1}) for name in ("t", "u")))
+    after = source.tick()
+    commit(source, *(("update", name, 1, {"n": 2}) for name in ("t", "u")))
+    on, chosen = live(source, settings), between(source, after)
+    files = [Path(back(on, replace(chosen, tables=(f"d.{name}",))).files["redo"]) for name in ("t", "u")]
+    ran(target, files[1])
+    assert (target.value("SELECT n FROM d.t"), target.value("SELECT n FROM d.u")) == (1, 2)
 
 
 def test_a_table_that_cannot_be_put_back_is_named_and_nothing_is_changed(

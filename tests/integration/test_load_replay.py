@@ -516,3 +516,44 @@ def test_a_row_that_a_replay_has_loaded_is_not_passed_by_a_rule_for_its_transact
         source.cut()
         assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1
         drop.write("delete", 30)
+
+
+@pytest.mark.mysql
+@pytest.mark.row("L3", "L5")
+def test_a_batch_that_first_meets_a_key_of_all_rows_has_no_other_keys_of_before_it(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    key = column(1, "k", MysqlType.VARCHAR, flag=3, collate="utf8mb4_general_ci")
+    source.create_table(
+        "t", [key, column(2, "n")], pk_is_handle=False, is_common_handle=True,
+        index_info=[index(1, "PRIMARY", ("k", 0), unique=True, primary=True)],
+    )  # fmt: skip
+    with source.txn() as t:
+        accented, plain = t.insert("t", k="é".encode(), n=1), t.insert("t", k=b"u", n=1)
+    source.genesis()
+    with source.txn() as t:
+        t.delete("t", plain)
+    with source.txn() as t:
+        again = t.insert("t", k=b"u", n=7)
+    with source.txn() as t:
+        t.delete("t", again)
+    with source.txn() as t:
+        again = t.insert("t", k=b"u", n=8)
+    with source.txn() as t:
+        t.update("t", accented, n=6)
+    with source.txn() as t:
+        t.update("t", again, n=9)
+    source.cut(pumps=1)
+    load.run(settings)
+    assert equal(source, target)
+    with source.txn() as t:
+        gone = t.insert("t", k=b"a", n=2)
+    with source.txn() as t:
+        t.delete("t", gone)
+    with source.txn() as t:
+        t.delete("t", accented)
+    with source.txn() as t:
+        t.insert("t", k=b"q", n=9)
+    source.cut(pumps=1)
+    load.run(settings)
+    assert equal(source, target)

@@ -16,13 +16,13 @@ from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
-from pumphouse.settings import Settings
+from pumphouse.settings import LoadRule, Settings
 from pumphouse.status.look import look
 from tests.integration.test_load_ddl_kinds import partitions
 from tests.integration.test_load_routes import exchange
 from tests.integration.test_load_rules import ID, TEXT, killing, put, ruled
 from tests.support.killed import Killed
-from tests.support.madearchive import MadeSource, target_rows
+from tests.support.madearchive import MadeSource, column, target_rows
 
 LOAD = {"engine": "local", "buckets": 3}
 
@@ -326,4 +326,28 @@ def test_a_table_that_had_another_name_between_two_drops_is_not_made_of_what_it_
     assert target_rows(target) == source.snapshot()
     with pytest.raises(LoadError, match="recovered it from a table of another name"):
         load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
+
+
+def test_a_pattern_is_no_table_that_comes_back(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for name in ("tmp_a", "tmp_b"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    source.genesis()
+    source.cut()
+    rule = LoadRule(do="park", table="d.tmp_*", why="too large")
+    parking = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("tmp_a", id=1)
+        t.insert("tmp_b", id=1)
+    source.cut()
+    load.run(parking)
+    with pytest.raises(UsageError, match=r"no table d\.tmp_\*") as refused:
+        load.run(settings, resync="d.tmp_*")
+    assert "bring each of its tables back by its own name" in refused.value.hint
+    for name in ("d.tmp_a", "d.tmp_b"):
+        load.run(settings, resync=name)
+    load.run(settings)
     assert target_rows(target) == source.snapshot()

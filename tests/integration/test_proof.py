@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 from pumphouse.archive.proofs import Outcome, Proof, ProvenTable, newest_proof, read_proofs, red_proofs
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
+from pumphouse.commands.proof import print_proof
 from pumphouse.errors import LoadError, TargetAhead, TargetBusy, TargetIncomplete, TargetUnavailable, UsageError
 from pumphouse.loader import decode
 from pumphouse.loader.apart import server_name
@@ -29,6 +31,7 @@ from pumphouse.proof.forms import Form, Proven
 from pumphouse.proof.servers import ColumnThere, expression
 from pumphouse.restore.parts import Chosen
 from pumphouse.restore.report import RestoreReport
+from pumphouse.restore.told import as_text, plan_told
 from pumphouse.runs import drill, load, restore_parts
 from pumphouse.runs.proof import plan_proof, prove_restored
 from pumphouse.runs.proof import prove as run_proof
@@ -414,6 +417,65 @@ def test_names_of_routes_generated_columns_and_tables_that_a_rule_leaves_out(
     assert outcomes(run_proof(settings)) == {"d.t": Outcome.DIFFERENT, "d.gone": Outcome.UNPROVEN}
 
 
+@pytest.mark.row("R4", "L7")
+def test_a_transaction_that_a_rule_skips_is_named_by_proofs_and_by_plans_of_tables(
+    source: MadeSource, settings: Settings, target: TargetConnection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source.create_table("t", [ID])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    skipped = source.txn()
+    with skipped as t:
+        t.insert("t", id=2)
+    source.cut()
+    rule = LoadRule(do="skip", txn=skipped.commit_ts, why="a mistake of ours")
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    load.run(settings)
+    proof = run_proof(settings)
+    assert proof.equal
+    assert [skipped.commit_ts in map(int, re.findall(r"\d{18,}", each)) for each in proof.ruled] == [True]
+    formats.check("proof", json.loads(source.archive.store.get(proof.key)))
+    print_proof(proof)
+    chosen = Chosen(tables=("d.t",), called="d.then")
+    planned = restore_parts.run(settings, chosen=chosen, into="target", dry_run=True)
+    for told in (capsys.readouterr().out, "\n".join(as_text(plan_told(planned)))):
+        assert f"rows of the transaction at {show(Tso(skipped.commit_ts))} (skip: a mistake of ours)" in told
+
+
+@pytest.mark.row("R4")
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_killed_proof_whose_archive_side_is_another_by_now_is_of_where_the_target_stands(
+    source: MadeSource, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, moved: bool
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    source.cut()
+    load.run(settings)
+    run = decode.Decoder.run
+
+    def killed(*_: Any) -> Any:
+        raise Killed
+
+    monkeypatch.setattr(decode.Decoder, "run", killed)
+    with pytest.raises(Killed):
+        run_proof(settings)
+    (begun,) = read_proofs(source.archive)
+    assert all(each.target is not None for table in begun.tables for each in table.ranges)
+    monkeypatch.setattr(decode.Decoder, "run", run)
+    if moved:
+        churn.work(5)
+        source.cut()
+        load.run(settings)
+    rule = LoadRule(do="skip", table="d.w", why="nobody needs it")
+    other = settings.load.model_copy(update={"rules": (rule,)})
+    proof = run_proof(settings.model_copy(update={"load": other}))
+    assert (proof.equal, proof.attempt == begun.attempt) == (True, False)
+    assert (proof.at > begun.at) is moved
+
+
 @pytest.mark.row("R4", "S3")
 def test_what_a_ddl_made_of_rows_without_a_binlog_is_unproven_by_name(
     source: MadeSource, settings: Settings, tmp_path: Path
@@ -522,6 +584,14 @@ def test_a_proof_that_was_killed_goes_on_though_the_target_has_gone_on(
 
         return one
 
+    def killed(*_: Any) -> Any:
+        raise Killed
+
+    # Killed before anything is read: it holds its dump by then.
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(prove.Prover, "_cut", killed)
+        run_proof(settings)
+    assert [each.verdict for each in read_proofs(source.archive)] == ["not ended"]
     # Killed before anything is known: it goes on, and asks the server.
     monkeypatch.setattr(decode.Decoder, "run", killing(1))
     with pytest.raises(Killed):
@@ -621,6 +691,7 @@ def test_proofs_are_kept_as_the_page_says_listed_and_a_damaged_one_is_named(
         "only",
         "unexpected",
         "losses",
+        "ruled",
         "tables",
         "where",
     }

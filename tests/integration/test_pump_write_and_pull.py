@@ -100,6 +100,7 @@ def test_another_clusters_writes_and_pulls_are_refused_by_name_on_both_protocols
     ],
 )
 def test_what_is_no_binlog_is_refused_loudly_and_not_stored(shared: PumpServer, payload: bytes) -> None:
+    eventually(lambda: shared.status().unresolved == 0, what="the commits before are in the index")
     before = shared.status().value_log_bytes
     with pytest.raises(grpc.RpcError) as refused:
         shared.write(payload)
@@ -111,6 +112,7 @@ def test_what_is_no_binlog_is_refused_loudly_and_not_stored(shared: PumpServer, 
 
 @pytest.mark.row("C5")
 def test_a_probe_is_answered_and_stores_nothing(shared: PumpServer) -> None:
+    eventually(lambda: shared.status().unresolved == 0, what="the commits before are in the index")
     shared.write(b"")
     assert shared.status().unresolved == 0
 

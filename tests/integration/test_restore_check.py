@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
 from pumphouse.cli import cli
-from pumphouse.errors import AccessDenied, BinlogError, ConfigError, RestoreError, TargetUnavailable
+from pumphouse.errors import AccessDenied, BinlogError, ConfigError, LoadError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.grants import in_columns_alone, missing_privileges
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
-from pumphouse.runs import restore
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
 from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
@@ -276,6 +276,30 @@ def test_a_target_with_data_needs_its_name_typed(
     assert "d (1 table, about" in refused.output
     done = command(tmp_path, settings, there, "--to", str(end), "--replace", name)
     assert done.exit_code == 0, done.output
+    assert target_rows(on_spare) == source.snapshot()
+
+
+@pytest.mark.row("R2")
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_database_of_routines_and_events_alone_holds_something_whoever_may_see_them(
+    settings: Settings, spare: TargetSettings, on_spare: TargetConnection, source: MadeSource, end: Tso, seen: bool
+) -> None:
+    on_spare.execute("CREATE DATABASE d")
+    on_spare.execute("CREATE PROCEDURE d.total() SELECT 1")
+    on_spare.execute("CREATE EVENT d.nightly ON SCHEDULE EVERY 1 YEAR DO SELECT 1")
+    mariadb.new_user(on_spare.execute, "limited@'%'")
+    on_spare.execute(
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW ON *.* TO limited@'%'"
+    )
+    user = {} if seen else {"user": "limited", "password": SecretStr("pw")}
+    mine = spare.model_copy(update=user)
+    said = "event d.nightly, procedure d.total" if seen else "maybe events of d.*maybe routines of d"
+    with pytest.raises(RestoreError, match=f"data that would be dropped: .*{said}"):
+        restore.run(to(settings, restore_target=mine), to=end, dry_run=False)
+    with pytest.raises(LoadError, match=f"no checkpoint but has .*{said}"):
+        load.run(to(settings, target=mine))
+    assert on_spare.value("SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = 'd'") == 1
+    restore.run(to(settings, restore_target=mine), to=end, dry_run=False, replace=server_name(spare))
     assert target_rows(on_spare) == source.snapshot()
 
 

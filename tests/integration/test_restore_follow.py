@@ -253,11 +253,12 @@ def test_a_load_that_stands_there_is_forgotten_by_name_alone(
     load.run(settings, task="theirs")
     target.execute("DROP DATABASE d")
 
-    def run(**how: Any) -> restore.RestoreReport:
-        return restore.run(settings, into="target", to=at, follow=True, dry_run=False, **how)
+    def run(*, follow: bool = True, **how: Any) -> restore.RestoreReport:
+        return restore.run(settings, into="target", to=at, follow=follow, dry_run=False, **how)
 
-    with pytest.raises(RestoreError, match="the state of the load theirs, ready at"):
-        run()
+    for follow in (True, False):
+        with pytest.raises(RestoreError, match="the state of the load theirs, ready at"):
+            run(follow=follow)
     assert state.read_all(target)[0].task == "theirs"
     run(replace=server_name(settings.target))
     assert [each.task for each in state.read_all(target)] == ["main"]

@@ -16,9 +16,11 @@ from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.restore.parts import Chosen, own_schema
 from pumphouse.restore.report import RestoreReport
+from pumphouse.restore.told import as_text, plan_told
 from pumphouse.runs import load, restore_parts
 from pumphouse.settings import Settings
 from tests.integration.test_load_ddl_kinds import partitions
@@ -27,7 +29,7 @@ from tests.integration.test_load_rules import ID, TEXT, put
 from tests.support import mariadb
 from tests.support.killed import Killed
 from tests.support.killedloads import KilledLoad
-from tests.support.madearchive import Churn, MadeSource, column, target_rows
+from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 from tests.unit.restore.test_parts import key
 
 pytestmark = pytest.mark.row("R3")
@@ -111,6 +113,44 @@ def test_a_table_comes_back_beside_the_live_one_on_the_source_itself_at_any_mome
             assert "in no binlog" in note
             assert target_rows(target)[f"{name}_{at}"] == rows[name]
     assert everything(target, *made) == before, "no schema of ours is left either"
+
+
+@pytest.mark.mysql
+def test_what_a_table_lacks_there_stands_in_the_plan(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    year: dict[str, Any] = {"generated_expr_string": "date_format(`day`, _utf8mb4'%Y')"}
+    columns = [ID, column(2, "day", MysqlType.DATETIME), column(3, "year", MysqlType.VARCHAR, **year)]
+    source.create_table("t", columns, index_info=[index(1, "of_year", ("year", 2), unique=True)])
+    source.genesis()
+    source.cut()
+    planned = parts(settings, "d.t", called="d.then", dry_run=True)
+    told = "\n".join(as_text(plan_told(planned)))
+    assert "! the generated column then.year is left out" in told
+    assert "! index of_year of then is left out" in told
+    assert any("index of_year" in each for each in parts(settings, "d.t", called="d.then").load.notes)
+
+
+@pytest.mark.parametrize("folds", [0, 1])
+def test_names_that_differ_in_case_alone_are_what_the_server_takes_them_for(
+    source: MadeSource, settings: Settings, target: TargetConnection, *, folds: int
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1, 2)
+    source.genesis()
+    source.cut()
+    with mariadb.directory_in_memory() as directory, contextlib.ExitStack() as stack:
+        there = settings.target
+        if folds:
+            running = mariadb.server_in(directory, arguments=("--lower-case-table-names=1",))
+            there = mariadb.settings_of(stack.enter_context(running))
+        server = stack.enter_context(TargetConnection.open(there))
+        server.execute("CREATE DATABASE shop_copy")
+        on = settings.model_copy(update={"target": there.model_copy(update={"schema_name": "Pumphouse"})})
+        parts(on, "d.t", called="Shop_Copy.t")
+        assert server.value(f"SELECT COUNT(*) FROM {'shop_copy' if folds else 'Shop_Copy'}.t") == 2
+        server.execute("DROP DATABASE shop_copy")
+        server.execute("DROP DATABASE IF EXISTS Shop_Copy")
 
 
 def test_several_tables_go_into_another_database_with_the_keys_between_them(

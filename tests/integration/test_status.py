@@ -20,10 +20,12 @@ from pydantic import SecretStr
 
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base
 from pumphouse.archive.declare import declare_lost
 from pumphouse.archive.drills import Drill, write_drill
 from pumphouse.archive.failed import noting
 from pumphouse.archive.layout import GENESIS, VERIFIED
+from pumphouse.archive.manifest import Declaration
 from pumphouse.archive.marks import mark
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verified import write_verified
@@ -32,11 +34,13 @@ from pumphouse.capture.passed import waiter
 from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.dump.run import take_dump
-from pumphouse.errors import BinlogError, ConfigError, UnknownDdl, WindowHeld
+from pumphouse.errors import BinlogError, ConfigError, RestoreError, UnknownDdl, WindowHeld
 from pumphouse.loader import fence
+from pumphouse.loader.failed import noting as noting_load
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.node import NodeState
+from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import Tso, physical_ms, show
+from pumphouse.registry.base import CaptureRecord, CaptureState
 from pumphouse.registry.file import FileCluster
 from pumphouse.restore.plan import plan_restore
 from pumphouse.runs import load
@@ -44,7 +48,7 @@ from pumphouse.runs.proof import prove
 from pumphouse.settings import CaptureSettings, LoadRule, Settings, TargetSettings
 from pumphouse.status.exposition import exposition
 from pumphouse.status.findings import findings
-from pumphouse.status.headline import clock
+from pumphouse.status.headline import clock, headline
 from pumphouse.status.look import look
 from pumphouse.status.past import past
 from pumphouse.status.report import Finding, Severity, Status
@@ -145,6 +149,70 @@ def test_an_archive_that_cannot_be_relied_on_is_an_error(
     assert [each.severity for each in found(look(mine), "archive")][:2] == [Severity.ERROR] * 2
 
 
+@pytest.mark.row("W4")
+def test_a_consumer_that_cannot_be_read_holds_gc_and_is_named_with_what_takes_it_out(
+    mine: Settings, source: MadeSource, cluster: FileCluster, tmp_path: Path
+) -> None:
+    source.genesis()
+    set_checkpoint(cluster, "d1", source.cut())
+    assert not found(look(mine), "consumer")
+    (value,) = (tmp_path / "cluster").rglob("drainers/*d1")
+    value.write_bytes(value.read_bytes().replace(b'"score":0', b'"score":1e400'))
+    (bad,) = found(look(mine), "consumer")
+    assert bad.severity is Severity.ERROR
+    assert "1e400" in bad.what
+    assert bad.next == f"pumphouse consumer unregister {value.name}"
+    assert f"`pumphouse consumer unregister {value.name}`" in bad.what
+    admin.unregister_consumer(cluster, value.name)
+    assert not found(look(mine), "consumer")
+
+
+@pytest.mark.row("W4")
+def test_a_cluster_whose_values_of_the_archive_and_of_a_capture_cannot_be_read_is_shown_with_all_else(
+    mine: Settings, source: MadeSource, cluster: FileCluster, tmp_path: Path
+) -> None:
+    source.genesis()
+    end = source.cut()
+    set_checkpoint(cluster, "main", end)
+    (value,) = (tmp_path / "cluster").rglob("drainers/pumphouse-main")
+    value.write_bytes(b"{}")
+    record = CaptureRecord(
+        capture_id="a", source="h:1", server="", owner="", host="h", state=CaptureState.FAILED, heartbeat=1.0, gtid="",
+        reason="its disk is full",
+    )  # fmt: skip
+    cluster.update_capture("a", lambda _: record)
+    (tmp_path / "cluster" / "captures" / "c").write_bytes(b"{}")
+    status = look(mine)
+    assert (status.archive.end, status.archive.checkpoint) == (end, None)
+    assert [each.next for each in found(status, "consumer pumphouse-main")] == ["pumphouse archive init"]
+    assert not [each for each in found(status, "archive") if "pumphouse-main" in each.what or "GC" in each.what]
+    (capture,) = found(status, "captures")
+    assert "captures/c: a registry value is no capture" in capture.what
+    assert ["its disk is full" in each.what for each in found(status, "capture a")] == [True]
+    command(tmp_path, mine)
+    shown = CliRunner().invoke(cli, ["--config", str(tmp_path / "pumphouse.toml"), "capture", "status"])
+    assert shown.exit_code != 0
+    assert "its disk is full" in shown.output
+    assert "captures/c" in shown.output
+
+
+@pytest.mark.row("W4")
+def test_a_damaged_registration_is_a_doubt_with_what_mends_it(
+    mine: Settings, source: MadeSource, cluster: FileCluster
+) -> None:
+    source.genesis()
+    source.cut()
+    consumer.move(source.archive, cluster, source.archive.end())
+    cluster.update_node(
+        NodeKind.DRAINER,
+        "pumphouse-main",
+        lambda it: it and it.with_(unknown={"pumphouseArchive": {**it.unknown["pumphouseArchive"], "document": "x"}}),
+    )
+    (doubt,) = [each for each in found(look(mine), "archive") if "damaged" in each.what]
+    assert (doubt.severity, doubt.next) == (Severity.ERROR, "pumphouse archive init")
+    assert "`pumphouse archive promote`" in doubt.what
+
+
 def test_a_pump_without_a_watermark_has_no_lag_and_what_holds_it_is_told(
     mine: Settings, source: MadeSource, cluster: FileCluster, tmp_path: Path
 ) -> None:
@@ -155,6 +223,8 @@ def test_a_pump_without_a_watermark_has_no_lag_and_what_holds_it_is_told(
         assert (one.answers, one.watermark, one.lag_s) == (True, 0, None)
         assert f"{pump.node_id}  online" in command(tmp_path, mine).output
         assert not found(look(mine), "Pump")
+        full = findings(replace(look(mine), pumps=(replace(one, read_only=True),)), "", mine)
+        assert [each.next for each in full if each.who == "Pumps"] == ["pumphouse gc"]
         pump.write(prewrite(cluster.tso()))
         (held,) = eventually(lambda: found(look(mine), "Pump"), what="the prewrite holds it")
         assert held.what == "it has no watermark yet: 1 prewrites have no outcome"
@@ -219,6 +289,9 @@ def test_tables_without_a_checkpoint_and_a_table_that_a_gone_rule_left_out_are_n
     assert left.next == "pumphouse load --resync d.u"
     load.run(mine, resync="d.u")
     assert not [each for each in found(look(mine), "[target]") if "d.u" in each.what]
+    with pytest.raises(RuntimeError), noting_load(target, "main"):
+        raise RuntimeError("out of Java's heap")
+    assert "RuntimeError: out of Java's heap" in " ".join(each.what for each in found(look(mine), "[target]"))
 
 
 @pytest.mark.row("R4")
@@ -394,6 +467,12 @@ def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     with pytest.raises(WindowHeld), noting(source.archive, "snapshot", patience_s=1.0):
         raise WindowHeld("it waits in a trigger")
     assert not look(mine).archive.failed
+    with pytest.raises(RuntimeError), noting(source.archive, "snapshot"):
+        raise RuntimeError("out of Java's heap")
+    assert "RuntimeError: out of Java's heap" in look(mine).archive.failed["snapshot"]
+    with pytest.raises(FileNotFoundError), noting(source.archive, "snapshot"):
+        raise FileNotFoundError(2, "no such file", "no UTF-8: \udcff" + "x" * 9000)
+    assert r"no UTF-8: \udcff" in look(mine).archive.failed["snapshot"]
 
     ahead = cluster.tso()
     set_checkpoint(cluster, "main", ahead)  # as an archive that lost its newest windows has it
@@ -460,6 +539,10 @@ def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
     (tmp_path / "p").mkdir()
     with PumpServer(tmp_path / "p", FileCluster(tmp_path / "cluster", create=False)):
         assert found(look(empty), "archive")[0].next == "pumphouse archive init"
+        cluster = FileCluster(tmp_path / "cluster", create=False)
+        with pytest.raises(ConfigError):  # nothing is noted where no archive is
+            run_snapshot(Archive.open(empty.archive, cluster.cluster_id()), cluster, cluster.tso(), empty, None)
+        assert not [each for each in (tmp_path / "empty").rglob("*") if each.is_file()]
         history = as_history(server, "hist.jobs")
         without = empty.model_copy(update={"history": history})
         assert found(look(without), "archive")[0].next == "pumphouse schema import"
@@ -542,7 +625,9 @@ def test_what_lies_along_an_archive_is_told_with_what_it_lacks(
     # The shell says the same as the page, and what to type; so do metrics.
     shown = command(tmp_path, mine)
     assert shown.output.splitlines()[0].endswith(f"as at {clock(end)}"), shown.output
-    assert re.search(r"^Late: .*alone, until the next dump: d.u had rows .*; proved \d+ d ago: a drill", shown.output)
+    assert re.search(
+        r"^Late: .*only up to .*, until the next dump: d.u had rows .*; proved \d+ d ago: a drill", shown.output
+    )
     assert (
         "d.u had rows when the history saw it first, and no binlog has them\n  next: pumphouse archive dump"
         in shown.output
@@ -564,3 +649,63 @@ def test_what_lies_along_an_archive_is_told_with_what_it_lacks(
         slow.setattr("pumphouse.status.look.stops_of", lambda *_: time.sleep(30))
         (unknown,) = [each for each in look(mine, within_s=0.6).findings if "not known" in each.what]
         assert unknown.severity is Severity.WARNING
+
+
+@pytest.mark.row("A2", "R2")
+@pytest.mark.parametrize("what", ["declared", "skipped"])
+def test_what_a_restore_needs_consent_for_is_no_all_is_well_until_a_dump_lies_behind_it(
+    mine: Settings, source: MadeSource, cluster: FileCluster, what: str
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.ts = int(cluster.tso()) - (60_000 << 18)
+    source.genesis()
+    whole = source.cut()
+    lost = Declaration(
+        node_id="pump-0", incarnation="i", from_ts=whole, to_ts=Tso(whole + (20 << 18)), reason="its disk died", who="ops"
+    )  # fmt: skip
+    source.tick(1000)
+    hole = source.cut(**({"declared": (lost,)} if what == "declared" else {"binlog_skipped": True}))
+    source.tick(1000)
+    end = source.cut()
+    status = look(mine)
+    (stop,) = status.archive.stops or ()
+    assert stop.at == whole
+    (bad,) = [each for each in found(status, "archive") if "the whole is restorable only up to" in each.what]
+    assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse archive dump")
+    assert headline(status).mood == "bad"
+    assert any("only up to" in each and stop.why in each for each in headline(status).says)
+    assert [each.start for each in past(source.archive).holes] == ([whole] if what == "skipped" else [])
+    # It is what a restore refuses: no other moment, and nothing less.
+    view = read_view(source.archive)
+    plan_restore(view, whole, task="main", settings=mine.load).require_accepted(False)
+    for moment in (Tso(whole + 1), end):
+        plan = plan_restore(view, moment, task="main", settings=mine.load)
+        plan.require_accepted(True)
+        with pytest.raises(RestoreError, match="its disk died" if what == "declared" else "skipped by TiDB"):
+            plan.require_accepted(False)
+    base = Base(begun=hole, low=hole, ts=Tso(hole + 1), tables=(), columns=True, sha256="")
+    genesis = source.archive.genesis().sha256
+    source.archive.store.put(base.key, base.to_json(cluster_id=source.cluster_id, genesis=genesis))
+    assert look(mine).archive.stops == ()
+
+
+@pytest.mark.row("A2")
+def test_a_tidb_that_skips_binlogs_and_a_pump_without_fsync_are_told_for_as_long_as_they_do(
+    mine: Settings, source: MadeSource, cluster: FileCluster
+) -> None:
+    source.ts = int(cluster.tso()) - (60_000 << 18)
+    source.genesis()
+    source.cut(binlog_skipped=True)
+    status = look(mine)
+    (skips,) = [each for each in found(status, "TiDB") if "skips binlogs" in each.what]
+    assert (skips.severity, "/binlog/recover" in skips.next) == (Severity.ERROR, True)
+    assert b"pumphouse_archive_binlogs_skipped 1.0" in exposition(status)
+    end = Tso(source.tick())
+    drained, runs = source.pumps_at(end)
+    unsafe = (replace(drained, sync_log=False), replace(runs, sync_log=False, drained=False))
+    source._publish(end, "a", (), pumps=unsafe, binlog_skipped=False)
+    status = look(mine)
+    assert not found(status, "TiDB")
+    assert b"pumphouse_archive_binlogs_skipped 0.0" in exposition(status)
+    (warned,) = [each for each in status.findings if "fsync" in each.what]
+    assert (warned.who, warned.severity) == ("Pump pump-1", Severity.WARNING)

@@ -36,8 +36,13 @@ print("written")
 DAGS = """
 import json, sys
 from airflow import plugins_manager
-from airflow.dag_processing.dagbag import DagBag
-plugins, errors = plugins_manager._get_plugins()
+try:
+    from airflow.dag_processing.dagbag import DagBag
+    plugins, errors = plugins_manager._get_plugins()
+except ImportError:  # 3.1
+    from airflow.models.dagbag import DagBag
+    plugins_manager.ensure_plugins_loaded()
+    plugins, errors = plugins_manager.plugins, plugins_manager.import_errors
 bag = DagBag(sys.argv[1])
 print(json.dumps({"dags": sorted(bag.dags), "wrong": {**bag.import_errors, **errors}, "plugins": [p.name for p in plugins]}))
 """
@@ -164,6 +169,7 @@ def test_dags_parse_and_a_pump_is_archived_in_what_others_hold_fixed(
     assert not migrated.returncode, migrated.stderr
     # A wrong value that no DAG file needs stops tasks, not DAGs.
     parsed = run(python, "-c", DAGS, folder, PUMPHOUSE_PUMP__RETENTION_S="x", **environment)
+    assert not parsed.returncode, parsed.stderr
     found = json.loads(parsed.stdout.splitlines()[-1])
     assert found["wrong"] == {}
     assert set(found["dags"]) == {path.stem for path in (ROOT / "dags").glob("*.py")}

@@ -363,7 +363,7 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         resolver = b'{"format_version":1,"id":"a","host":"h:1","prefixes":["00"],"heartbeat":1.0}'
         return [
             (json.dumps(NODE.to_dict()).encode(), NodeStatus.from_json), (resolver, lambda raw: read_resolver("a", raw)),
-            (CAPTURE, read_capture), (TOPIC, position_of),
+            (CAPTURE, lambda raw: read_capture(raw, "a")), (TOPIC, position_of),
         ], document_of  # fmt: skip
     if name == "binlogs of a source":
         return [((each := Recorded(kind)).data, each.read) for kind in ("mariadb", "mysql")], binlog_of

@@ -45,10 +45,15 @@ class AwayCluster(FileCluster):
         return super().readable_nodes(kind)
 
     def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+        self,
+        kind: NodeKind,
+        node_id: str,
+        change: Callable[[NodeStatus | None], NodeStatus | None],
+        *,
+        anew: bool = False,
     ) -> NodeStatus | None:
         self._first("update_node")
-        return super().update_node(kind, node_id, change)
+        return super().update_node(kind, node_id, change, anew=anew)
 
     def _first(self, method: str) -> None:
         if method in self.first:

@@ -181,7 +181,8 @@ class CampaignStack(CapturedStack):
             time.sleep(rng.random())
             pump.start()
         elif kind == "source":
-            self.supervisor.kill(self.databases["source"].name)
+            with history.one_phase:
+                self.supervisor.kill(self.databases["source"].name)
             time.sleep(rng.random())
             self.databases["source"].start()
         elif kind == "journal":

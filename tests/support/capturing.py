@@ -166,6 +166,23 @@ def _decoded(infos: dict[int, TableInfo], table_id: int, what: MutationType, ima
     return info.name, Kind.DELETE, named(rowreference.decode_delete(info, image)), None
 
 
+def sent(server: MariaDbServer, start: Position) -> bytes:
+    """What the source sends from a position to where its binlog ends now; its events have checksums."""
+    with server.connect() as connection:
+        end = position_now(connection)
+    out, room = bytearray(), bytearray(1 << 16)
+    session = Session.open(mariadb.settings_of(server), start, section="source", server_id=9, heartbeat_s=0.2)
+    reader = Reader(session.flavor, start, summed=session.summed)
+    while not reader.position.gtids.covers(end.gtids):
+        got = session.read_into(memoryview(room)) or 0
+        reader.room()[:got] = memoryview(room)[:got]
+        reader.took(got)
+        list(reader.groups(1 << 20))
+        out += room[:got]
+    session.close()
+    return bytes(out)
+
+
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "capture"
 _HISTORY = (
     (
@@ -222,23 +239,14 @@ def record(directory: Path) -> dict[str, Any]:
             "INSERT INTO shop.t (id, a) VALUES (9, 'compressed compressed compressed')",
             off,
         )
-        end, out, room = position_now(connection), bytearray(), bytearray(1 << 16)
-        session = Session.open(mariadb.settings_of(server), start, section="source", server_id=9, heartbeat_s=0.2)
-        reader = Reader(session.flavor, start, summed=session.summed)
-        while not reader.position.gtids.covers(end.gtids):
-            got = session.read_into(memoryview(room)) or 0
-            reader.room()[:got] = memoryview(room)[:got]
-            reader.took(got)
-            list(reader.groups(1 << 20))
-            out += room[:got]
-        session.close()
+        data = sent(server, start)
         used = {each for each in character_sets(connection).items() if each[1] in ("utf8mb4", "latin1", "binary")}
     return {
         "flavor": str(start.gtids.flavor),
         "start": str(start.gtids),
         "table": info.raw,
         "charsets": dict(sorted(used)),
-        "data": base64.b64encode(zlib.compress(bytes(out), 9)).decode(),
+        "data": base64.b64encode(zlib.compress(data, 9)).decode(),
     }
 
 

@@ -300,7 +300,7 @@ def _of_status() -> list[str]:
     from pumphouse.status.report import ArchiveStatus, DrillStatus, Status
 
     drill = DrillStatus(verdict="equal", green=True, at=Tso(1), into="", age_s=0, why="", again="")
-    archive = ArchiveStatus(url="", late_s=1, drill=drill)
+    archive = ArchiveStatus(url="", late_s=1, drill=drill, binlog_skipped=False)
     shown = gauges(Status(cluster="", now=Tso(1), archive=archive, pumps=(), targets=(), consumers=()))
     rows = sorted((each._name, each._labelnames, each._documentation) for each in shown._collector_to_names)
     return [

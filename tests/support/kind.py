@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 KINDS = ("mariadb", "mysql")
@@ -26,3 +28,11 @@ def chosen() -> str:
 def is_mysql() -> bool:
     """Whether it is MySQL."""
     return _chosen == "mysql"
+
+
+def amid_one_phase() -> AbstractContextManager[object]:
+    """What a session holds around XA COMMIT … ONE PHASE, and whoever kills the server.
+
+    A MySQL that is killed amid that statement rolls back what its binlog has (docs/limits.md), and equals it no more.
+    """
+    return threading.Lock() if is_mysql() else nullcontext()

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -70,6 +71,12 @@ class Pages:
             return True
 
         WebDriverWait(self.driver, self.wait_s, ignored_exceptions=(Exception,)).until(clicked, f"no click on {xpath}")
+
+    def press(self, xpath: str, for_s: float) -> None:
+        """Click on it as a slow hand does: what the page is told meanwhile may not take the click away."""
+        element = self.find(xpath)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        ActionChains(self.driver).click_and_hold(element).pause(for_s).release().perform()
 
     def text(self) -> str:
         """All text of the page, as the browser has it: the driver's own way costs the page a hundred times as much."""

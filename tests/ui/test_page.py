@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from tests.stack.local import LocalStack
 from tests.support.waiting import eventually
 from tests.ui import axe
 from tests.ui.pages import Pages
-from tests.ui.test_walk import SETTINGS, SHOTS
+from tests.ui.test_walk import READ_S, SETTINGS, SHOTS
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.row("O1", "O2")]
 _PAGE = "/pumphouse/"
@@ -77,6 +78,7 @@ class Site:
         """Say yes, and wait until it has ended well."""
         assert _states(self, run_id, "approve") == "awaiting_input"
         pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
+        time.sleep(READ_S)
         pages.click("//button[@data-testid='hitl-option-Approve']")
         done = self.api.wait_for_run(watch.RESTORE, run_id, timeout_s=600)
         assert done["state"] == "success", watch.failure(self.api, watch.RESTORE, run_id)
@@ -280,10 +282,11 @@ def test_what_cannot_be_restored_is_refused_before_anything_runs(site: Site, adm
     admin.fill("//input[@id='to']", "1 second ago\t")
     admin.says("is not archived yet: type a moment from", "or latest")  # when the field is left
     admin.fill("//input[@id='to']", "2001-02-03T04:05:06Z")
-    admin.click("//form[@id='form']//button[@type='submit']")
+    admin.press("//form[@id='form']//button[@type='submit']", for_s=2)  # the field is left, and answered below it
     answer = admin.find("//*[@id='answer'][contains(., 'before the first moment')]").text
     assert f"to {clock(site.archive.end())}" in answer
-    admin.fill("//input[@id='to']", "latest")
+    admin.fill("//input[@id='to']", "latest\t")
+    admin.says("the archive's end, ")
     Select(admin.find("//select[@id='target']")).select_by_value("pumphouse_source")
     admin.click("//form[@id='form']//button[@type='submit']")
     admin.find("//*[@id='answer'][contains(., 'the source is restored to by tables alone')]")

@@ -40,7 +40,7 @@ SETTINGS = {
 PARTS = ("api-server", "scheduler", "dag-processor")
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.row("A1", "L1", "O1", "R1", "R2")]
 _MINUTE_MS = 60_000
-_READ_S = 10.0
+READ_S = 10.0
 _DRY_RUN = "//*[@role='dialog']//label[@id='switch:element_dry_run']"
 _MOMENT = "//*[@role='dialog']//input[@name='element_to']"
 
@@ -206,7 +206,7 @@ def restored(user: User, pages: Pages, mark: Mark, planned: str) -> DiffReport:
     pages.says(tso.show(mark.ts), "it holds nothing that is dropped", "Approve", "Reject")
     pages.shoot("approval")
     # Airflow asks again where the answer comes before the process that asked has ended: nobody reads that fast.
-    time.sleep(_READ_S)
+    time.sleep(READ_S)
     pages.click("//button[@data-testid='hitl-option-Approve']")
     assert user.ended(run_id) == "success", watch.failure(user.api, watch.RESTORE, run_id)
     pages.shoot("approved")
@@ -271,7 +271,7 @@ def test_over_data_the_servers_name_is_asked_for_and_a_no_is_a_failed_run(user: 
     pages.open(f"/dags/{watch.RESTORE}/runs/{run_id}/tasks/approve/required_actions")
     pages.says("it holds shop (", f"Type 127.0.0.1:{user.stack.dsn('restore').port}")
     pages.shoot("approval-over-data")
-    time.sleep(_READ_S)
+    time.sleep(READ_S)
     user.refused.append(run_id)
     pages.click("//button[@data-testid='hitl-option-Reject']")
     assert user.ended(run_id) == "failed"

@@ -184,6 +184,14 @@ def test_values_that_a_collation_takes_for_equal_conflict() -> None:
     assert [equality_of(name) for name in ("utf8mb4_bin", "utf8mb4_general_ci", None)] == [
         Equality.PADDED, Equality.COLLATED, Equality.EXACT,
     ]  # fmt: skip
+    for name in (
+        "utf8mb4_lithuanian_ci",
+        "utf8mb4_uca1400_roman_ai_ci",
+        "utf8mb4_lt_0900_ai_ci",
+        "utf8mb4_la_0900_as_cs",
+    ):
+        assert equality_of(name) == Equality.UNKNOWN  # i is y there, or j
+    assert equality_of("utf8mb4_romanian_ci") == Equality.COLLATED
 
 
 @pytest.mark.row("L3")

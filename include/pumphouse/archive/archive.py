@@ -17,7 +17,7 @@ import structlog
 
 from pumphouse import advice
 from pumphouse.archive import layout
-from pumphouse.archive.base import Base
+from pumphouse.archive.base import Base, require_named
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.document import LISTS_ALL
 from pumphouse.archive.genesis import Genesis
@@ -31,7 +31,7 @@ from pumphouse.archive.range import Range, expired_jobs, read_range
 from pumphouse.archive.segment import COLUMNS, read_segment
 from pumphouse.archive.windows import Ints, Windows, joined
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
+from pumphouse.errors import BadManifest, BadSegment, BinlogError, ConfigError, ManifestConflict, ObjectNotFound
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
@@ -332,13 +332,14 @@ class Archive:
 
         Args:
             base: of a dump or a fold.
-            begun: key of the `BaseBegun` that whoever makes it put before it chose what it takes from earlier ones: an
-                expiry keeps that for it. The range is read afterwards, because an expiry may have crossed it all the
-                same.
+            begun: key of the `BaseBegun` that whoever makes it put before it saw that what it takes from earlier ones
+                is kept: an expiry keeps that for it. The range is read afterwards, because an expiry may have crossed
+                it all the same.
             clock: for tests.
 
         Raises:
             ManifestConflict: it was given up, or what it needs expired, meanwhile. It is not seen then.
+            BadSegment: what it names is not there any more. It is withdrawn then.
             UnsafeStore: the store honours no conditional puts.
         """
         what = "dump" if base.folded is None else "fold"
@@ -358,6 +359,11 @@ class Archive:
         if not kept.has(found):
             why = f"what the {what} begun at {show(base.begun)} needs expired while it was made: {kept.told()}"
             raise ManifestConflict(why, hint=again, key=base.key)
+        try:
+            require_named(self.store, found)  # it may have been deleted before the base named it
+        except BadSegment:
+            self.store.delete(found.key)
+            raise
         return found
 
     def jobs(self, windows: Windows, after: Tso, upto: Tso) -> list[ArchivedJob]:

@@ -28,7 +28,7 @@ from pumphouse.errors import BadManifest, BadSegment
 from pumphouse.model import strict
 from pumphouse.model.record import ASIDE, UNSAID, Int64, Named, Record, Uint64
 from pumphouse.model.table import TableInfo
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 KIND, CHUNK_KIND, BEGUN_KIND = "base", "base chunk", "base begun"
@@ -242,6 +242,21 @@ def _require_name(key: str, name: str) -> None:
     """BadManifest for a document that lies under another one's name."""
     if key != name:
         raise BadManifest(f"{key} belongs to {name}", hint=_GIVE_UP, path=key, offset=0, reason="name")
+
+
+def require_named(store: ObjectStore, base: Base) -> None:
+    """What a base names is there, as large as it says: one listing; BadSegment."""
+    sizes = {each.key: each.size for each in store.list(layout.BASE)}
+    lacking = [base.objects_key] if base.objects and base.objects_key not in sizes else []
+    segments = (each for table in base.tables for each in table.segments)
+    lacking += [each.key for each in segments if sizes.get(each.key) != each.bytes]
+    if lacking:
+        again = f"remove {layout.base_begun(base.begun)} from the archive, then dump anew: pumphouse archive dump"
+        raise BadSegment(
+            f"{lacking[0]} is not there as the base of {show(base.folded or base.ts)} names it",
+            hint=again if base.folded is None else "pumphouse archive verify",
+            path=lacking[0], offset=0, reason="missing",
+        )  # fmt: skip
 
 
 def write_columns(

@@ -31,7 +31,7 @@ from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.probe import put_again
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import Cluster, anew_hint
 from pumphouse.settings import AirflowSettings
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Registered:
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise CorruptionError(
                 f"the registration of the consumer {status.node_id} is damaged: {_FIELD}: {error!r}",
-                hint=(f"`pumphouse consumer unregister {status.node_id}`, then ", advice.SNAPSHOT),
+                hint=anew_hint(status.node_id),
                 path=status.node_id,
                 reason=_FIELD,
             ) from error
@@ -199,6 +199,56 @@ def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
         return replace(of, root=archive.url, checkpoint=Tso(max(found.checkpoint, checkpoint)), attempt="")
 
     return _write(archive, cluster, change).checkpoint
+
+
+def put_back(archive: Archive, cluster: Cluster) -> None:
+    """Register an archive that is begun in place of a registration that cannot be read; one that can be stays.
+
+    The Pumps keep what is above its checkpoint, or above genesis where that cannot be read either: in no moment is
+    there no consumer.
+
+    Raises:
+        ConfigError: this is a copy, or what can be read of the registration is another archive's.
+    """
+    require_no_copy(archive.store)
+    genesis = archive.genesis()
+    mine = Registered().of_genesis(archive, archive.store.get(layout.GENESIS))
+    node_id, now = consumer_id(archive.archive_id), cluster.tso()
+
+    def change(found: NodeStatus | None) -> NodeStatus:
+        try:
+            if found is not None:
+                Registered.of(found)
+                return found
+        except CorruptionError:
+            whose = None if found is None else _whose(found)
+            if whose is not None:
+                _require_same(archive, whose)
+        checkpoint = genesis.ts if found is None else found.max_commit_ts
+        log.warning("archive_registered_anew", node_id=node_id, root=archive.url, checkpoint=int(checkpoint))
+        return NodeStatus(
+            node_id=node_id,
+            host="",
+            state=NodeState.PAUSED,
+            max_commit_ts=checkpoint,
+            update_ts=now,
+            unknown={_FIELD: mine.field()},
+        )
+
+    cluster.update_node(NodeKind.DRAINER, node_id, change, anew=True)
+    require(archive, cluster)  # it may have been mended meanwhile, as another archive's
+
+
+def _whose(status: NodeStatus) -> Registered | None:
+    """Of a registration whose rest cannot be read: place and digest. None = they cannot be read either."""
+    try:
+        field = status.unknown[_FIELD]
+        root, digest = strict.text(field["root"]), strict.text(field["genesis"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not (root and digest and _DIGEST.fullmatch(digest)):
+        return None
+    return Registered(checkpoint=status.max_commit_ts, root=root, genesis_sha256=digest)
 
 
 def promote(archive: Archive, cluster: Cluster, before: Registered | None) -> Tso:

@@ -199,13 +199,13 @@ def accounted_for(fresh: Sequence[Replaced], before: PumpEntry) -> bool:
 def given_up(now: NodeStatus | None, before: PumpEntry, verdict: Verdict) -> bool:
     """Whether the start that is registered is given up with the Pump: then it is the one that is lost from here on.
 
-    It, and whatever else had its node id since the last manifest, has not said anything after the declared range.
+    It, and whatever else had its node id since the last manifest, has not shown anything after the declared range.
     One that has stays another start than the lost one, and so holds the next window.
     """
     if verdict.action is not Action.LOST or verdict.declared is None or now is None or now.extra is None:
         return False
     upto = verdict.declared.to_ts
-    return now.update_ts <= upto and all(each.update_ts <= upto for each in replaced_since(replaced_by(now), before))
+    return now.seen_ts <= upto and all(each.update_ts <= upto for each in replaced_since(replaced_by(now), before))
 
 
 def _why_another(
@@ -294,7 +294,7 @@ def _unchanged(now: NodeStatus | None, before: PumpEntry, declared: Sequence[Dec
         return True
     if now.extra is None:
         return same_incarnation(before, now) and before.registry in ("", registry_digest(now))
-    if only_given_up(before) and now.update_ts > _given_up_to(before, declared):
+    if only_given_up(before) and now.seen_ts > _given_up_to(before, declared):
         return False
     return same_start(now, before)
 

@@ -38,7 +38,7 @@ from pumphouse.archive.sweep import (
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.archive.windows import Windows
 from pumphouse.errors import BadManifest, BinlogError, ManifestConflict
-from pumphouse.model.tso import MAX_TSO, Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, compose, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.settings import DumpSettings, RetentionSettings
 
@@ -128,7 +128,7 @@ def expire(
         ages: how old is old.
         policy: how much is kept.
         holds: of what lies outside of the archive, targets above all.
-        now: the cluster's time.
+        now: the cluster's time; days count back from it, or from the store's where that is earlier.
         orphans: what killed tasks left goes, too.
         dry_run: only say what would go.
         shown: of the dry run that somebody has agreed to: the range moves no further.
@@ -199,7 +199,7 @@ def _moved(
 ) -> Expiry:
     """What expires; the range has moved then."""
     begun = run.live()
-    expiry = plan_expiry(run.view, policy, [*holds, *run.holds(begun)], now)
+    expiry = plan_expiry(run.view, policy, [*holds, *run.holds(begun)], run.counted_from(now))
     if not expiry.moves:
         return expiry
     if shown is not None and not _within(expiry, shown):
@@ -245,6 +245,10 @@ class _Run:
     def at_ms(self) -> int:
         """When it was."""
         return int(self._now_s * 1000)
+
+    def counted_from(self, now: Tso) -> Tso:
+        """Days count back from here: a host with a wrong clock may have moved the cluster's time ahead for good."""
+        return Tso(min(now, compose(self.at_ms)))
 
     def waste(self, kept: Kept) -> list[Waste]:
         """What may go."""

@@ -15,7 +15,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import FAILED
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadManifest, BinlogError, UsageError, WindowHeld
+from pumphouse.errors import BadManifest, BinlogError, UsageError, WindowHeld, said_of
 from pumphouse.model.record import Record
 
 log = structlog.get_logger()
@@ -45,25 +45,21 @@ def noting(
         yield
     except UsageError:
         raise
-    except BinlogError as error:
+    except Exception as error:
         if patience_s is None or not isinstance(error, WindowHeld):
             note(archive, what, error, clock)
         raise
 
 
-def note(archive: Archive, what: str, error: BinlogError, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Write it down, where the store takes it."""
-    failed = Failed(
-        what=what,
-        at_ms=int(clock.now() * 1000),
-        error=type(error).__name__,
-        message=error.message,
-        hint=error.hint,
-    )
+def note(archive: Archive, what: str, error: Exception, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Write it down, where there is an archive and the store takes it: a root that was typed wrongly stays empty."""
+    message, hint = said_of(error)
+    failed = Failed(what=what, at_ms=int(clock.now() * 1000), error=type(error).__name__, message=message, hint=hint)
     try:
-        archive.store.put(f"{FAILED}{what}.json", dump(KIND, failed.to_dict()))
-    except BinlogError as refused:
-        log.warning("failure_not_noted", what=what, why=refused.message)
+        if archive.begun():
+            archive.store.put(f"{FAILED}{what}.json", dump(KIND, failed.to_dict()))
+    except Exception as refused:  # noqa: BLE001 - the failure itself is what is raised
+        log.warning("failure_not_noted", what=what, why=str(refused))
 
 
 def read_failed(archive: Archive) -> tuple[Failed, ...]:

@@ -26,7 +26,7 @@ from pumphouse.archive.puller import open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
-from pumphouse.errors import BinlogError, ConfigError, ManifestConflict, WindowHeld
+from pumphouse.errors import BinlogError, ConfigError, CorruptionError, ManifestConflict, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso, compose, physical_ms, show
@@ -101,7 +101,12 @@ def init_archive(
         if head:
             archive.write_head(None)
     genesis = archive.genesis()
-    if consumer.checkpoint(cluster, archive.archive_id) is None:
+    try:
+        known = consumer.registered(cluster, archive.archive_id)
+    except CorruptionError:
+        consumer.put_back(archive, cluster)
+        return genesis
+    if known is None:
         consumer.move(archive, cluster, genesis.ts)
     else:
         consumer.publish(archive, cluster, genesis.ts)

@@ -185,6 +185,7 @@ class Proof(Record):
         unexpected: tables on the target that the source did not have at the moment.
         losses: what the archive lacks of the range, in words.
         where: which rows of the table, in words; '' = all.
+        ruled: transactions and DDLs that rules leave out or replace on both sides, in words with the reason.
     """
 
     cluster_id: Uint64
@@ -202,6 +203,7 @@ class Proof(Record):
     unexpected: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     where: Annotated[str, UNSAID] = ""
+    ruled: Annotated[tuple[str, ...], UNSAID] = ()
 
     BEHIND: ClassVar = {"verdict": "ended_ms"}
 
@@ -274,6 +276,7 @@ class Proof(Record):
             "unproven": {each.name: each.why for each in self.of(Outcome.UNPROVEN)},
             "unexpected": list(self.unexpected),
             **({"where": self.where} if self.where else {}),
+            **({"ruled": list(self.ruled)} if self.ruled else {}),
         }
 
     @classmethod

@@ -18,6 +18,7 @@ from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.gone import RANGE_KIND, told
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.publish import put_once
 from pumphouse.errors import BadManifest, UsageError
@@ -74,6 +75,8 @@ class Range(Record):
         pumps: as that manifest, or genesis, lists them.
         ddl: the DDL binlogs of the windows up to ``start``, in commit order; those of genesis have its object.
         base: the oldest dump that is kept; None = nothing has expired.
+        losses: what the windows up to ``start`` lacked and a base that is kept lacks, too: it descends from a dump
+            before them.
         who: who made this version.
         at_ms: and when, Unix time.
         expired_by: who let go of what lies before ``start``, '' = nobody.
@@ -90,6 +93,7 @@ class Range(Record):
     pumps: tuple[PumpEntry, ...]
     ddl: tuple[DdlEntry, ...] = ()
     base: OldestBase | None = None
+    losses: Annotated[Losses, UNSAID] = Losses()
     who: str = ""
     at_ms: int = 0
     expired_by: str = ""

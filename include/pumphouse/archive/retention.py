@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pumphouse.archive.base import Base
+from pumphouse.archive.losses import Losses, losses_of, together
 from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.archive.range import OldestBase, Range
 from pumphouse.archive.view import ArchiveView
 from pumphouse.archive.windows import Windows
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import Tso, compose, physical_ms, show
+from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 
 _DAY_MS = 86_400_000
 # HEAD may be written late by a writer that was slow; what it names has to be there.
@@ -76,6 +77,7 @@ class Expiry:
         bases: all that are kept.
         bases_gone: dumps that go.
         windows_gone: windows that go, in order.
+        losses: what the windows that are gone lacked, and a base that is kept lacks, too.
         window: digest of what the first window that is kept hangs on.
         pumps: as that lists them.
         held: those who need something that would have gone without them.
@@ -87,6 +89,7 @@ class Expiry:
     bases: tuple[Base, ...]
     bases_gone: tuple[Base, ...]
     windows_gone: Windows
+    losses: Losses
     window: str
     pumps: tuple[PumpEntry, ...]
     held: tuple[Hold, ...]
@@ -108,6 +111,7 @@ class Expiry:
             pumps=self.pumps,
             ddl=tuple(ddl),
             base=OldestBase.of(self.base),
+            losses=self.losses,
             expired_by=who,
             expired_ms=at_ms,
         )
@@ -135,6 +139,7 @@ def plan_expiry(view: ArchiveView, policy: Policy, holds: Sequence[Hold], now: T
         bases=bases[first:],
         bases_gone=bases[:first],
         windows_gone=gone,
+        losses=_losses(view, bases[first:], gone),
         window=view.kept.window if start == view.kept.start else gone.digest,
         pumps=view.kept.pumps if (last := gone.last) is None else last.pumps,
         held=(*_holding(view, holds, wished), *lacking),
@@ -162,8 +167,8 @@ def _base_of(view: ArchiveView, hold: Hold) -> int:
 def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
     """The newest dump, this one or one before, that has with those behind it the rows of every table; and why.
 
-    A dump lacks a table that a rule left out, or that came back behind it. A table that no older dump has either, or
-    that is gone at the archive's end, keeps none.
+    A dump lacks a table that a rule left out, or that came back behind it. A table that no older dump has either keeps
+    none. One that is gone by now keeps its dump, too: no moment behind this one can be restored without it.
     """
     why: list[Hold] = []
 
@@ -174,7 +179,7 @@ def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
         base, older = view.bases[first], first
         for table_id, name in without(first).items():
             has = max((at for at in range(first) if table_id not in without(at)), default=first)
-            if has < first and not view.timeline.at_ts(table_id, view.end).dropped:
+            if has < first:
                 said = f"of {show(base.ts)} lacks {name}, whose rows the one of {show(view.bases[has].ts)} has"
                 why.append(Hold(who="dump", ts=view.bases[has].ts, restorable=True, why=said))
                 older = min(older, has)
@@ -191,6 +196,13 @@ def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
 def _needed(bases: Sequence[Base], holds: Sequence[Hold]) -> Tso:
     """The windows from here on are needed."""
     return Tso(min([*(base.low for base in bases), *(each.ts for each in holds)], default=0))
+
+
+def _losses(view: ArchiveView, bases: Sequence[Base], gone: Windows) -> Losses:
+    """What bases descend from without the log that goes, or has gone."""
+    since = min((base.since for base in bases), default=view.kept.start)
+    before = view.kept.losses.above(since) if since < view.kept.start else Losses()
+    return together(before, losses_of(gone, after=since, upto=MAX_TSO))
 
 
 def _start(view: ArchiveView, needed: Tso) -> Tso:

@@ -73,7 +73,10 @@ def _what(pending: PendingCommit) -> str:
             f"({pending.why}); it is left out with"
         )
     if pending.start_ts == pending.commit_ts:
-        return f"a second prewrite of start ts {show(pending.start_ts)}, whose content is not that of the first"
+        return (
+            f"a prewrite of start ts {show(pending.start_ts)}, which is already in use: by another prewrite with "
+            "different content, or as the commit ts of another transaction"
+        )
     return f"{pending.kind} commit {show(pending.commit_ts)} of the transaction that began at {show(pending.start_ts)}"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
@@ -31,7 +31,6 @@ from pumphouse.objectstore.probe import KEEP
 EXPIRED, ORPHAN = "expired", "orphan"
 _PREFIXES = (layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.INDEX, layout.PACKS)
 _DELETERS, _AT_ONCE = 8, 64
-_OF_DUMPS = ("/base.json", "/folded.json", "/begun.json")
 _PROBE, _PROBES = "probe/clock", 5
 
 
@@ -212,19 +211,25 @@ def _of_dumps(
     there, genesis = {base.begun for base in kept.bases}, archive.genesis().ts
     for begun, objects in folders.items():
         keys = {each.key for each in objects}
-        ended = not keys.isdisjoint((layout.base_document(begun), layout.folded_document(begun)))
-        expired = ended or (begun == genesis and kept.range.base is not None)
+        dumped, folded = layout.base_document(begun) in keys, layout.folded_document(begun) in keys
+        expired = dumped or folded or (begun == genesis and kept.range.base is not None)
         given_up = max(each.put_s for each in objects) < given_up_s
         # Of a dump that was all but done, or a fold that took its note away, the document may be what is lost.
         ended_once = layout.base_objects(begun) in keys or not any(key.endswith(".json") for key in keys)
-        if ended_once and begun != genesis and begun >= kept.range.start:
+        if ended_once and not dumped and begun != genesis and begun >= kept.range.start:
             given_up = False
+        # A dump that began where a fold is made shares its folder: what one has ended says nothing of the other.
+        under_way = not dumped and layout.base_begun(begun) in keys
+        under_way |= not folded and any(map(layout.is_fold_note, keys))
+        if under_way and not given_up:
+            continue
         for each in objects:
             if each.key in named:  # a later dump may name parts of one that expired
                 continue
             if begun in there:
                 # Notes and the begin stay with their dump.
-                if (each.key.endswith(".parquet") or layout.is_fold_note(each.key)) and old(each):
+                goes = each.key.endswith(".parquet") or layout.is_fold_note(each.key) or (folded and not dumped)
+                if goes and old(each):
                     yield Waste(each, ORPHAN, "a dump that was killed")
             elif expired:
                 yield Waste(each, EXPIRED, "dumps")
@@ -288,26 +293,36 @@ def _end_of(key: str) -> int:
     return int(found.group(1))
 
 
-def _age(key: str) -> tuple[str, bool, str]:
-    """What orders objects by what they are of: the first timestamp of their names; those without one are last.
-
-    The document that says of a dump's folder that it was a dump goes after what else is there.
-    """
+def _age(key: str) -> tuple[str, str]:
+    """What orders objects by what they are of: the first timestamp of their names; those without one are last."""
     found = re.search(r"/(\d{20})", key)
-    return found.group(1) if found else "~", key.endswith(("/base.json", "/folded.json")), key
+    return found.group(1) if found else "~", key
+
+
+def _turn(key: str) -> int:
+    """When it goes, so that who is killed leaves no document that says what is not so.
+
+    A chunk's note goes before the chunk: a note says that it is there. What says of a dump's folder what it is goes
+    after what else is there, the begin first: alone it would be that of a dump under way.
+    """
+    if not key.startswith(layout.BASE) or not key.endswith(".json"):
+        return 1
+    low = layout.base_low(key)
+    if key in (layout.base_document(low), layout.folded_document(low)):
+        return 3
+    return 2 if key == layout.base_begun(low) or layout.is_fold_note(key) else 0
 
 
 def remove(
     archive: Archive, waste: Sequence[Waste], tick: Callable[[int, int], None] = lambda _done, _total: None
 ) -> None:
-    """Delete it, the oldest first, and the documents of dumps when all else is gone: they say what the rest was.
+    """Delete it: notes of chunks, then the oldest first, then the documents of dumps.
 
     An orphan that was put again meanwhile is somebody's.
     """
-    waste = sorted(waste, key=lambda each: each.info.key.endswith(_OF_DUMPS))
-    documents = sum(each.info.key.endswith(_OF_DUMPS) for each in waste)
-    ends = [*range(_AT_ONCE, len(waste) - documents, _AT_ONCE), len(waste) - documents]
-    ends += [*range(ends[-1] + _AT_ONCE, len(waste), _AT_ONCE), len(waste)]
+    done, turns = 0, defaultdict[int, list[Waste]](list)
+    for each in waste:
+        turns[_turn(each.info.key)].append(each)
 
     def delete(each: Waste) -> None:
         if each.why == ORPHAN:
@@ -317,7 +332,8 @@ def remove(
         archive.store.delete(each.info.key)
 
     with ThreadPoolExecutor(_DELETERS) as pool:
-        for start, end in pairwise([0, *ends]):
-            if start < end:
-                list(pool.map(delete, waste[start:end]))
-                tick(end, len(waste))
+        for _, some in sorted(turns.items()):
+            for begin in range(0, len(some), _AT_ONCE):
+                at_once = some[begin : begin + _AT_ONCE]
+                done += len(list(pool.map(delete, at_once)))
+                tick(done, len(waste))

@@ -14,6 +14,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
 from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.losses import Losses, losses_of, together
 from pumphouse.archive.range import Range
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
 from pumphouse.archive.windows import Windows
@@ -113,6 +114,14 @@ class ArchiveView:
             for event in self.timeline.ddls(base.ts, to)
             for table_id in event.returning
         )
+
+    def losses(self, since: Tso, upto: Tso) -> Losses:
+        """What a base and the log behind it up to a moment lack: also of windows that are gone since it was made.
+
+        ``since``: `Base.since`.
+        """
+        gone = self.kept.losses.above(since) if since < self.kept.start else Losses()
+        return together(gone, losses_of(self.windows, after=since, upto=upto))
 
     def between(self, after: Tso, upto: Tso) -> Windows:
         """Windows that hold commit ts in (after, upto].

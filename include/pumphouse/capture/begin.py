@@ -62,7 +62,7 @@ def _changes(settings: Settings, before: Position, after: Position, stop: thread
         return ""
     ended = threading.Event()
     with open_stream(
-        settings.source, before, section="source", server_id=settings.capture.server_id, stop=ended
+        settings.source, before.by_gtid, section="source", server_id=settings.capture.server_id, stop=ended
     ) as stream:
         for item in stream:
             if not isinstance(item, Group):

@@ -9,6 +9,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import other_engines
 from pumphouse.capture.keys import acting_keys, writes_actions
+from pumphouse.capture.primary import lacks
 from pumphouse.capture.source.fit import unfit
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.session import flavor_of, semi_sync_says
@@ -94,8 +95,8 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
     wanted = {"binlog_format": "ROW", "binlog_row_image": "FULL", "binlog_row_metadata": "FULL"}
     if flavor is Flavor.MYSQL:
         wanted |= {"binlog_row_value_options": "", "gtid_mode": "ON"}
-    else:  # an ALTER is in the binlog before anybody knows how it ends
-        wanted |= {"binlog_alter_two_phase": "OFF"}
+    else:  # a position says what was read; an ALTER is in the binlog before anybody knows how it ends
+        wanted |= {"gtid_strict_mode": "ON", "binlog_alter_two_phase": "OFF"}
     for name, value in wanted.items():
         is_now = found.get(name)
         if is_now is None and name != "binlog_row_metadata":
@@ -145,6 +146,13 @@ def _replication(connection: ServerConnection, settings: CaptureSettings) -> Ite
                 type=f"take {name} out of the server's configuration and restart it; leave tables out with [capture] "
                 "without",
             )
+    if name := lacks(connection, hosts=bool(settings.hosts)):
+        yield Line(
+            wrong=True,
+            text=f"{name} is OFF, and the server is, or may become, a replica: what it takes from another server is "
+            "in no binlog of it",
+            type=f"in the server's configuration: [mysqld] {name} = ON; then restart it",
+        )
     ((server_id,),) = execute(connection, "SELECT @@global.server_id")
     if server_id == settings.server_id:
         yield Line(

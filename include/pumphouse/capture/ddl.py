@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 from pymysql.err import MySQLError
@@ -19,7 +19,7 @@ from pumphouse.capture.keys import acting_keys
 from pumphouse.capture.schemas import StoredSchema
 from pumphouse.capture.shadow import Shadow, zone_offset_s
 from pumphouse.capture.source.model import Query
-from pumphouse.capture.statements import Does, Meaning, Name, meaning
+from pumphouse.capture.statements import Does, Meaning, Name, meaning, unencrypted
 from pumphouse.errors import CaptureRefused, SchemaError
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import MAX_TSO
@@ -79,7 +79,8 @@ class Schema:
         """
         text = self.shadow.decoded(query)
         mode = query.sql_mode or 0
-        said = meaning(text, query.schema, ansi_quotes=bool(mode & _ANSI_QUOTES), backslash=not mode & _NO_BACKSLASH)
+        ansi_quotes, backslash = bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH
+        said = meaning(text, query.schema, ansi_quotes=ansi_quotes, backslash=backslash)
         if said.does is Does.NOTHING:
             return [], False
         if said.does is Does.ROUTINE:
@@ -88,8 +89,16 @@ class Schema:
             except CaptureRefused as error:  # a view that calls it is left out then
                 log.warning("routine_left_out", statement=text[:200], reason=error.message)
             return [], True
-        self._refuse(said, query, text)
-        self.shadow.run(query, text, drops=bool(said.gone))
+        plain = unencrypted(text, ansi_quotes=ansi_quotes, backslash=backslash)
+        if plain != text and query.text == text.encode():
+            query = replace(query, text=plain.encode())
+        try:
+            self._refuse(said, query, text)
+            self.shadow.run(query, text, drops=bool(said.gone))
+        except CaptureRefused as error:  # an engine that the shadow has not, perhaps
+            if not said.names or not all(self._left_out(*name) for name in said.names):
+                raise
+            log.warning("left_out_table_not_followed", statement=text[:200], reason=error.message)
         self.refuse_actions()
         self._refuse_engines(text)
         found = self.found()

@@ -18,10 +18,10 @@ from pumphouse.capture.keys import writes_actions
 from pumphouse.capture.lease import Progress
 from pumphouse.capture.passed import require_goes_on
 from pumphouse.capture.prepared import Prepared, read_again
-from pumphouse.capture.primary import find_primary
+from pumphouse.capture.primary import find_primary, lacks, not_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.rows import RowWriter
-from pumphouse.capture.schemas import Schemas
+from pumphouse.capture.schemas import Schemas, server_kind
 from pumphouse.capture.shadow import flavor_of
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Group, Heartbeat, Position, Query, Transaction, Xa, XaStep
@@ -30,9 +30,10 @@ from pumphouse.capture.source.stream import Stream, open_stream
 from pumphouse.capture.spool import Spool
 from pumphouse.clock import Clock
 from pumphouse.dump.source import session, where
-from pumphouse.errors import BinlogError, CaptureRefused, HistoryUnavailable, SourceFailed
+from pumphouse.errors import BinlogError, CaptureRefused, ConfigError, HistoryUnavailable, SourceFailed
+from pumphouse.mysql import ServerConnection
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.settings import Settings, SourceSettings
+from pumphouse.settings import CaptureSettings, Settings, SourceSettings
 
 log = structlog.get_logger()
 
@@ -40,8 +41,8 @@ T = TypeVar("T")
 _HEARTBEAT_S = 1.0
 _AGAIN_S = 1.0
 _SILENT_S = 5 * _HEARTBEAT_S
-# How often the source is asked whether its commits wait for us.
-_WAITS_S = 5.0
+# How often the source is asked whether it still is the source, and whether its commits wait for us.
+_LOOK_S = 5.0
 # How often one that stands still looks whether it goes on.
 _PAUSED_S = 0.2
 # Positions that bring nothing to publish are written that often.
@@ -109,7 +110,8 @@ class Follower:
         self._bytes = 0
         self._parts = Parts(settings.capture.directory)
         self._prepared = Prepared(settings.capture.directory, journal.mark.prepared)
-        self._made: list[Entry] = []  # of a transaction with statements
+        self._alone = False  # the transaction under way has a statement: all its parts are decided together
+        self._made: list[Entry] = []  # of that one
         self._number = journal.mark.schema
         self._marked_at = clock.monotonic()
         self._heard = clock.now()
@@ -119,14 +121,14 @@ class Follower:
         self._all_published = threading.Event()
         self._waits: bool | None = None  # commits of the source, for us
         self._read_now: SourceSettings | None = None
+        self._off: BinlogError | None = None  # why that one is to be read no more
         self._lost = ""  # why the source is not read
 
     def run(self) -> None:
         """Until ``stop`` is set; what was read and not decided is read again next time."""
         reader = threading.Thread(target=self._read, name="capture-reader", daemon=True)
         reader.start()
-        if self._settings.capture.semi_sync:
-            threading.Thread(target=self._look, name="capture-semi-sync", daemon=True).start()
+        threading.Thread(target=self._look, name="capture-look", daemon=True).start()
         try:
             while not self._stop.is_set():
                 if self._paused():
@@ -170,11 +172,12 @@ class Follower:
                     self._fits(source)
                     position = replace(position, file="", offset=0)  # of the other one's binlog
                 with session(source) as connection:  # it may have been started with other settings
+                    self._schema.shadow.require_reads_as(server_kind(connection))
                     writes = writes_actions(connection, self._flavor)
-                server, self._read_now = there, source
+                server, self._read_now, self._off = there, source, None
                 with open_stream(
                     source,
-                    position,
+                    position.by_gtid,
                     section="source",
                     server_id=capture.server_id,
                     heartbeat_s=_HEARTBEAT_S,
@@ -185,11 +188,12 @@ class Follower:
                     self._lost = ""
                     self._inbox.put(_Begins(server, source, stream, writes))
                     for item in stream:
+                        self._require_source()
                         position = item.end if isinstance(item, Group) else item.position
                         self._inbox.put(item)
             except SourceFailed as error:
                 log.warning("source_lost", error=str(error), again_in_s=_AGAIN_S)
-                self._lost = error.message
+                self._lost, self._read_now = error.message, None
                 self._all_published.clear()
                 self._inbox.put(_BROKEN)
                 self._stop.wait(_AGAIN_S)
@@ -200,17 +204,32 @@ class Follower:
                 self._inbox.put(error)
                 return
 
+    def _require_source(self) -> None:
+        """What the last look found, if the server that is read is the source no more."""
+        if self._off is not None:
+            raise self._off
+
     def _look(self) -> None:
-        """Whether the source waits, now and then: it stops when nobody answers in time, and begins again by itself."""
-        while not self._stop.wait(_WAITS_S):
-            if self._read_now is None:
+        """What the server that is read says of itself, now and then.
+
+        One that became a replica, or read only, still answers, and its binlog may have nothing new for ever. A
+        semi-sync source stops waiting when nobody answers in time, and begins again by itself.
+        """
+        capture, waits = self._settings.capture, None
+        while not self._stop.wait(_LOOK_S):
+            source = self._read_now
+            if source is None:
                 continue
             try:
-                with session(self._read_now) as connection:
-                    waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
+                with session(source) as connection:
+                    off = _off(connection, source, capture)
+                    if capture.semi_sync:
+                        waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
             except (BinlogError, MySQLError, OSError) as error:
-                log.warning("semi_sync_not_known", error=str(error))
+                log.warning("source_not_looked_at", error=str(error))
                 continue
+            if source is self._read_now:
+                self._off = off
             if waits != self._waits:
                 (log.info if waits else log.warning)("semi_sync", waits=waits)
             self._waits = waits
@@ -243,11 +262,7 @@ class Follower:
                 self._server, self._place = item.server, ("", 0)
         elif isinstance(item, _Broken):
             self._parts.clear()
-            if self._made:
-                raise SourceFailed(
-                    "the source was lost within a transaction that changes the schema",
-                    hint="start the capture again: it reads the transaction anew",
-                )
+            self._forget("the source was lost within a transaction that changes the schema")
             self._flush(always=True)
             self._all_published.set()
         else:
@@ -257,7 +272,9 @@ class Follower:
     def _group(self, group: Group) -> None:
         plain: list[Transaction] = []
         for transaction in group.transactions:
-            if not (transaction.queries or self._made):
+            if self._alone and not transaction.part:
+                self._forget(f"the source forgot a transaction that changes the schema, before {transaction.gtid}")
+            if not (transaction.queries or self._alone):
                 plain.append(transaction)
                 continue
             self._plain(group, plain)
@@ -326,25 +343,24 @@ class Follower:
                 hint="`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
                 place=transaction.gtid,
             )
-        if self._made and transaction.part == 0:
-            raise SourceFailed(
-                f"the source forgot a transaction that changes the schema, before {transaction.gtid}",
-                hint="start the capture again: it reads on from what was committed",
-            )
-        if not self._made:
+        if not self._alone:
             self._flush(always=True)
             self._number = self._journal.mark.schema
+            self._alone = True
+            before = self._parts.take(transaction)
+            if before:
+                before.head = self._rows.head
+                self._made.append(Entry(self._name(transaction), self._clock_at(transaction), value=before))
         for piece in transaction.pieces():
             if isinstance(piece, Query):
                 self._statement(transaction, piece)
             else:
                 (value,) = self._rows.values(group, [(piece.start, piece.stop)])
                 if value:
-                    self._made.append(
-                        Entry(self._name(transaction), self._clock_at(transaction), value=self._rows.head + value)
-                    )
+                    self._add_alone(transaction, value)
         if not transaction.final:
             return
+        self._alone = False
         if self._number != self._journal.mark.schema:
             self._save(str(self._gtids.plus(transaction.gtid)))
         pieces = len(self._made)
@@ -352,6 +368,26 @@ class Follower:
         self._passed(self._clock_at(transaction))
         self._gtids = self._gtids.plus(transaction.gtid)
         self._flush(always=True, schema=self._number)
+
+    def _add_alone(self, transaction: Transaction, value: bytes) -> None:
+        """Rows of a transaction with statements; those of one that is larger than a group go to a file."""
+        last = self._made[-1].value if self._made else None
+        if isinstance(last, Spool) and last.head == self._rows.head:
+            last.add(value)
+            return
+        whole: bytes | Spool = self._rows.head + value
+        if transaction.part or not transaction.final:
+            whole = Spool(self._settings.capture.directory, transaction.gtid)
+            whole.add(value)
+            whole.head = self._rows.head
+        self._made.append(Entry(self._name(transaction), self._clock_at(transaction), value=whole))
+
+    def _forget(self, why: str) -> None:
+        """What has come of a transaction with statements never was, or comes again; a shadow cannot take one back."""
+        if self._number != self._journal.mark.schema:
+            raise SourceFailed(why, hint="start the capture again: it reads on from what was committed")
+        self._alone = False
+        self._made.clear()
 
     def _statement(self, transaction: Transaction, query: Query) -> None:
         self._refuse_strangers()
@@ -435,6 +471,19 @@ class Follower:
             log.warning("not_acknowledged", error=str(error))  # the reader finds that out, too
 
 
+def _off(connection: ServerConnection, source: SourceSettings, capture: CaptureSettings) -> BinlogError | None:
+    """Why a server that is read is to be read no more."""
+    if capture.hosts and (why := not_primary(connection, source)):
+        return SourceFailed(f"it is not the source any more: {why}")
+    if name := lacks(connection, hosts=False):
+        return ConfigError(
+            f"{where(source)} has become a replica, and {name} is OFF there: what it takes from another server is in "
+            "no binlog of it",
+            hint="set [source] to the primary, or name both in capture.hosts; what was changed since is in its binlog",
+        )
+    return None
+
+
 class Parts:
     """What has come of a transaction that is larger than a group, in a file of a directory."""
 
@@ -455,6 +504,11 @@ class Parts:
             return None
         whole, self._spool = self._spool, None
         return whole
+
+    def take(self, transaction: Transaction) -> Spool | None:
+        """What came before this part of a transaction, which is not decided as others are."""
+        found, self._spool = self._spool, None
+        return found if transaction.part else None
 
     def clear(self) -> None:
         """What has begun comes again."""

@@ -44,11 +44,13 @@ def new_owner() -> str:
 class Lease:
     """Held from `take` until `release`, or until the registry was out of reach for too long."""
 
-    def __init__(self, cluster: Cluster, record: CaptureRecord, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, record: CaptureRecord, clock: Clock, began: float) -> None:
+        """``began``: before it was asked for, by the monotonic clock."""
         self._cluster = cluster
         self._record = record
         self._clock = clock
-        self._until = clock.monotonic() + CAPTURE_TTL_S - _MARGIN_S
+        self._until = began + CAPTURE_TTL_S - _MARGIN_S
+        self._said = record.heartbeat
         self._lost: CaptureFenced | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,10 +111,11 @@ class Lease:
                 paused=0.0 if found is None else found.paused,
             )
 
+        began = clock.monotonic()
         record = cluster.update_capture(capture_id, change)
         if record is None:
             raise CaptureFenced(f"the capture {capture_id} is not registered", capture_id=capture_id)
-        return cls(cluster, record, clock)
+        return cls(cluster, record, clock, began)
 
     def keep(
         self, progress: Callable[[], Progress | None], also: Callable[[Progress | None], None], stop: threading.Event
@@ -140,10 +143,10 @@ class Lease:
 
     def held(self) -> None:
         """CaptureFenced where this process may not decide any more; asks the registry where that is not sure."""
-        if self._lost is None and self._clock.monotonic() > self._until:
+        if self._lost is None and self._over():
             self._renew(self._progress())  # it stood still, or the registry was away: whose it is now decides
         self.require_kept()
-        if self._clock.monotonic() > self._until:
+        if self._over():
             raise CaptureFenced(
                 f"the registry was not reached for {CAPTURE_TTL_S - _MARGIN_S:.0f} s: another process may run the "
                 f"capture {self._record.capture_id} by now",
@@ -151,6 +154,13 @@ class Lease:
                 capture_id=self._record.capture_id,
                 owner=self._record.owner,
             )
+
+    def _over(self) -> bool:
+        """Whether another process may have it by now.
+
+        The monotonic clock stands still while the host is suspended. The other one, which all hosts go by, does not.
+        """
+        return self._clock.monotonic() > self._until or self._clock.now() > self._said + CAPTURE_TTL_S - _MARGIN_S
 
     @property
     def paused(self) -> bool:
@@ -181,7 +191,7 @@ class Lease:
             log.warning("capture_end_not_registered", error=str(error))
 
     def _renew(self, progress: Progress | None) -> bool:
-        began = self._clock.monotonic()
+        began, said = self._clock.monotonic(), self._clock.now()
         try:
             self._write(progress, CaptureState.RUNNING, "")
         except CaptureFenced as error:
@@ -189,7 +199,7 @@ class Lease:
         except (BinlogError, OSError) as error:
             log.warning("capture_heartbeat_failed", error=str(error))
         else:
-            self._until = began + CAPTURE_TTL_S - _MARGIN_S
+            self._until, self._said = began + CAPTURE_TTL_S - _MARGIN_S, said
             return True
         return False
 

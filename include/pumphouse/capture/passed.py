@@ -51,7 +51,7 @@ def require_goes_on(source: ServerSettings, position: Position, server: str, clo
 
     Raises:
         SourceErrant: it does not have all that was read, or it is the server that was read, and its binlog ends before
-            that place.
+            that place; or it is another one, and nothing was read that says where to go on.
         SourceFailed: it does not answer.
     """
     with session(source) as connection:
@@ -74,6 +74,12 @@ def require_goes_on(source: ServerSettings, position: Position, server: str, clo
         raise SourceErrant(
             f"{lacking} was read from {'it' if server == there else 'another server'} before, and is not in the binlog "
             f"of {where(source)}, which ends at {now.gtids}: the server is not its heir, or has lost transactions",
+            position=str(position),
+        )
+    if now.gtids and not position.gtids and server not in ("", there):
+        raise SourceErrant(
+            f"{where(source)} has {now.gtids}, and nothing was read yet from the server that was captured: whether "
+            "they are new is not known",
             position=str(position),
         )
     return there
@@ -134,7 +140,7 @@ def _wait(
         # What a failed one says may be of a binlog that the source has no more.
         if (
             wanted is not None
-            and record.gtid
+            and (record.gtid or record.start_ts)  # a source may have no GTID yet
             and record.state is not CaptureState.FAILED
             and GtidSet.parse(record.gtid, wanted.flavor).covers(wanted)
         ):

@@ -6,15 +6,12 @@ more than one, nothing is read: a capture does not choose between two histories.
 
 from __future__ import annotations
 
-from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from pumphouse.dump.source import execute, session, where
+from pumphouse.dump.source import execute, replicates, session, where
 from pumphouse.errors import BinlogError, ConfigError, SourceFailed
 from pumphouse.mysql import ServerConnection
 from pumphouse.settings import CaptureSettings, SourceSettings
-
-_NO_RIGHT = {ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR}
 
 
 def candidates(source: SourceSettings, capture: CaptureSettings) -> list[SourceSettings]:
@@ -40,7 +37,7 @@ def find_primary(source: SourceSettings, capture: CaptureSettings) -> SourceSett
     for each in candidates(source, capture):
         try:
             with session(each) as connection:
-                why = _not_primary(connection, each)
+                why = not_primary(connection, each)
         except ConfigError:
             raise
         except BinlogError as error:
@@ -59,19 +56,34 @@ def find_primary(source: SourceSettings, capture: CaptureSettings) -> SourceSett
     raise SourceFailed(f"no server is the source: {'; '.join(said)}", hint="promote one of them")
 
 
-def _not_primary(connection: ServerConnection, server: SourceSettings) -> str:
-    """Why a server is not the source; '' = it is."""
+def not_primary(connection: ServerConnection, server: SourceSettings) -> str:
+    """Why one of several servers is not the source; '' = it is."""
     if str(execute(connection, "SELECT @@global.read_only")[0][0]).upper() not in ("0", "OFF"):
         return f"{where(server)} is read only"
-    for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-        try:
-            replicates = execute(connection, statement)
-        except MySQLError as error:
-            if error.args and error.args[0] in _NO_RIGHT:
-                raise ConfigError(
-                    f"whether {where(server)} replicates may not be asked: {error.args[-1]}",
-                    hint="grant REPLICATION CLIENT (MariaDB: REPLICA MONITOR) on *.* to the user",
-                ) from error
-            continue  # another server's word
-        return f"{where(server)} is a replica" if replicates else ""
-    return ""
+    try:
+        return f"{where(server)} is a replica" if replicates(connection) else ""
+    except MySQLError as error:
+        raise ConfigError(
+            f"whether {where(server)} replicates may not be asked: {error.args[-1]}",
+            hint="grant REPLICATION CLIENT (MariaDB: REPLICA MONITOR) on *.* to the user",
+        ) from error
+
+
+def lacks(connection: ServerConnection, *, hosts: bool) -> str:
+    """The variable that is OFF, so that what the server takes from others is in no binlog of it; '' = nothing is lost.
+
+    ``hosts``: it may become a replica of another one at any time.
+    """
+    names = "'log_slave_updates', 'log_replica_updates', 'wsrep_on'"
+    found = execute(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    values = {str(name).lower(): str(value).upper() for name, value in found}
+    name = "log_replica_updates" if "log_replica_updates" in values else "log_slave_updates"
+    if values.get(name, "ON") == "ON":
+        return ""
+    if hosts or values.get("wsrep_on") == "ON":
+        return name
+    try:
+        return name if replicates(connection) else ""
+    except MySQLError:  # a MariaDB asks for a right of its own, and tells everybody how many run
+        found = execute(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+        return name if any(str(count) != "0" for _, count in found) else ""

@@ -24,7 +24,7 @@ from pumphouse.capture.journal import timestamps_went_back
 from pumphouse.capture.source.gtid import Flavor, GtidSet
 from pumphouse.client.transactions import Held, held_by, write_outcomes
 from pumphouse.codec.payload import make_commit, make_rollback, parse
-from pumphouse.errors import BinlogError, CaptureRefused
+from pumphouse.errors import BinlogError, CaptureRefused, PumpUnavailable
 from pumphouse.model.captured import OF_A_START, CapturedKey
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.table import Job
@@ -211,7 +211,9 @@ class Recovery:
         if now <= newest:
             raise timestamps_went_back(now, newest)
         fresh = {start_ts: self._cluster.tso() for start_ts, ts in sorted(verdict.outcomes.items()) if ts is None}
-        self._settle(pumps, held, {**verdict.outcomes, **fresh})
+        outcomes = {**verdict.outcomes, **fresh}
+        self._settle(pumps, held, outcomes)
+        self._require_taken(pumps, outcomes, floor)
         decided = [replace(each, commit_ts=fresh.get(each.start_ts, each.commit_ts)) for each in verdict.decided]
         since = [each for each in decided if each.start_ts > self._said.start_ts]
         last = since[-1] if since else None
@@ -256,6 +258,21 @@ class Recovery:
             for node_id in node_ids:
                 self._lease_held()
                 write_outcomes(pumps[node_id], self._cluster.cluster_id(), payloads, self._tls)
+
+    def _require_taken(self, pumps: Mapping[str, NodeStatus], outcomes: Mapping[int, int | None], floor: int) -> None:
+        """PumpUnavailable where somebody else settled one meanwhile: of two outcomes the first counts."""
+        if not outcomes:
+            return
+        for pump in pumps.values():
+            held = held_by(pump, self._cluster.cluster_id(), self._prefix, floor, self._tls)
+            for start_ts in outcomes.keys() & held.prewrites.keys():
+                if (found := held.commits.get(start_ts, 0)) != outcomes[start_ts]:
+                    raise PumpUnavailable(
+                        f"start ts {start_ts} has the outcome {found} on Pump {pump.node_id}, and "
+                        f"{outcomes[start_ts]} was decided: somebody else settled it meanwhile",
+                        hint="start the capture again",
+                        node_id=pump.node_id,
+                    )
 
     def _pumps(self) -> dict[str, NodeStatus]:
         """Those that are asked; CaptureRefused where one cannot be."""

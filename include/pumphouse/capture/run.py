@@ -28,8 +28,8 @@ from pumphouse.capture.lease import Lease, Progress, new_owner
 from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
-from pumphouse.capture.schemas import Schemas, server_kind
-from pumphouse.capture.shadow import LOST, Shadow, flavor_of
+from pumphouse.capture.schemas import Schemas, ServerKind, StoredSchema, server_kind
+from pumphouse.capture.shadow import LOST, Shadow, flavor_of, require_followed, series
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.session import position_now
 from pumphouse.capture.source.warm import warm
@@ -134,6 +134,7 @@ class _There:
     settings: Settings
     server: str
     own: frozenset[str]
+    kind: ServerKind
     writes_actions: bool
 
 
@@ -159,8 +160,10 @@ class _Run:
         with session(settings.source) as connection:
             own = own_databases(settings, connection, self._history)
             _require_fit(connection, settings, own)
-            writes = writes_actions(connection, flavor_of(server_kind(connection).version))
-            return _There(settings, identity(connection), own, writes)
+            kind = server_kind(connection)
+            return _There(
+                settings, identity(connection), own, kind, writes_actions(connection, flavor_of(kind.version))
+            )
 
     def answer(
         self, stack: ExitStack, lease: Lease, there: _There | None, *, anew: bool
@@ -172,9 +175,13 @@ class _Run:
         self._prefix = PREFIX + f"{capture.id}/".encode()
         journal = self._open(capture.directory, there, anew=anew)
         stack.callback(journal.close)
-        stored = self._schemas.load(journal.mark.schema)
-        shadow = Shadow.start(capture.directory / "shadow", stored, capture.shadow)  # a child, before gRPC has threads
+        stored, fresh = self._stored(journal.mark.schema, there)
+        # A child, before gRPC has threads.
+        shadow = Shadow.start(capture.directory / "shadow", stored, capture.shadow, capture.leaves_out)
         stack.callback(shadow.close)
+        if fresh:
+            passed = self._schemas.position(journal.mark.schema) or ""
+            self._schemas.save(journal.mark.schema, passed, stored)
         self._add_jobs(journal.jobs())  # whoever was killed right behind a decision had no time to
         client = PumpClient(self._cluster, copies=capture.copies, tls=self._settings.tls)
         stack.callback(client.close)
@@ -293,6 +300,16 @@ class _Run:
         self._lease.say(Progress(mark=mark))
         return journal
 
+    def _stored(self, number: int, there: _There | None) -> tuple[StoredSchema, bool]:
+        """The schema, of a server as the source is now where that answers; and whether that is news."""
+        stored = self._schemas.load(number)
+        if there is None or there.kind == stored.server:
+            return stored, False
+        require_followed(stored.server, there.kind)
+        if series(there.kind.version) != series(stored.server.version):
+            log.warning("source_of_another_version", was=stored.server.version, now=there.kind.version)
+        return replace(stored, server=there.kind), True
+
     def _said(self) -> CaptureRecord:
         """What the cluster says of this capture, which this process holds."""
         return next(each for each in self._cluster.captures() if each.capture_id == self._settings.capture.id)
@@ -338,7 +355,7 @@ class _Run:
         """
         said, mark = self._said(), journal.mark
         older = mark.start_ts < said.start_ts  # GTIDs begin anew with RESET MASTER
-        if said.gtid and not older:
+        if said.gtid and mark.start_ts == said.start_ts:
             flavor = flavor_of(self._schemas.load(mark.schema).server.version)
             older = not GtidSet.parse(mark.gtid, flavor).covers(GtidSet.parse(said.gtid, flavor))
         if older:

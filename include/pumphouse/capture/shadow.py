@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 import zoneinfo
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pumphouse.capture.source.charsets import PLAIN
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.source.session import character_sets
+from pumphouse.capture.statements import unencrypted
 from pumphouse.durable import PRIVATE_DIR, make_dirs
 from pumphouse.errors import CaptureRefused, ConfigError, SourceFailed
 from pumphouse.mysql import DUMP, ServerConnection, connect
@@ -35,6 +37,7 @@ from pumphouse.settings import ServerSettings
 log = structlog.get_logger()
 
 START_S = 120.0
+_LONGEST_WAIT_S = str(365 * 86_400)  # nobody but a DDL speaks to it, and servers take no longer one
 _LONGEST_SOCKET = 100  # the kernel's limit for the path of a unix socket, with room for the name
 _PROGRAMS = {Flavor.MARIADB: ("mariadbd", "mysqld"), Flavor.MYSQL: ("mysqld",)}
 _PLACES = ("/usr/sbin", "/usr/libexec", "/usr/local/sbin", "/opt/mysql/bin")
@@ -70,6 +73,17 @@ def series(version: str) -> str:
     return ".".join(version.split("-", maxsplit=1)[0].split(".")[:2])
 
 
+def require_followed(was: ServerKind, now: ServerKind) -> None:
+    """ConfigError where names and positions of a server mean nothing on the one that is the source now."""
+    names = "lower_case_table_names"
+    if flavor_of(was.version) is not flavor_of(now.version) or was.lower_case_table_names != now.lower_case_table_names:
+        raise ConfigError(
+            f"the source is {now.version} with {names} = {now.lower_case_table_names}, and what was captured is of "
+            f"{was.version} with {names} = {was.lower_case_table_names}",
+            hint="is it the right server? `pumphouse capture run --anew` begins there anew (docs/capture.md)",
+        )
+
+
 class Shadow:
     """The server, while it runs."""
 
@@ -81,15 +95,23 @@ class Shadow:
         self._statements = self._connect()
         self._reading = self._connect()
         self._charsets = character_sets(self._reading)
+        self._collations = _collations(self._reading)
 
     @classmethod
-    def start(cls, directory: Path, schema: StoredSchema, program: str = "") -> Shadow:
+    def start(
+        cls,
+        directory: Path,
+        schema: StoredSchema,
+        program: str = "",
+        without: Callable[[str, str], bool] = lambda _db, _name: False,
+    ) -> Shadow:
         """Make and start the server, and make the schema there.
 
         Args:
             directory: emptied, and used as long as the server runs.
             schema: what is made there.
             program: the server's program; '' = the one of the source's kind on this machine.
+            without: whether a table is left out: where it cannot be made, the shadow does without it.
 
         Raises:
             ConfigError: there is no such program, it does not start, or it is of another kind or version.
@@ -113,7 +135,7 @@ class Shadow:
             raise
         try:
             shadow._check(path)
-            shadow._make(schema.objects)
+            shadow._make(schema.objects, without)
         except BaseException:
             shadow.close()
             raise
@@ -154,7 +176,7 @@ class Shadow:
         except MySQLError as error:
             if not self.alive or error.args[0] in LOST:
                 raise SourceFailed(f"the shadow has ended under {text[:200]!r}", hint="its log: shadow/log") from error
-            if error.args[0] == ER.BAD_TABLE_ERROR and drops:
+            if error.args[0] == ER.BAD_TABLE_ERROR and drops and self.flavor is Flavor.MARIADB:
                 return  # MariaDB writes DROP TABLE a, missing as it was: a is gone, here as there
             if error.args[0] == query.error:
                 return  # it ended there as here
@@ -167,6 +189,17 @@ class Shadow:
             raise CaptureRefused(
                 f"the shadow takes what ended with error {query.error} on the source; the statement is {text[:500]!r}",
                 hint="`pumphouse capture run --anew` goes on behind the statement (docs/capture.md)",
+            )
+
+    def require_reads_as(self, source: ServerKind) -> None:
+        """ConfigError where the source is no more of the version that its statements are run in."""
+        require_followed(self.kind, source)
+        if series(source.version) != series(self.kind.version):
+            raise ConfigError(
+                f"the source is {source.version} now, and the shadow is of {self.kind.version}: they may read a "
+                "statement differently",
+                hint="start the capture again: it makes the shadow of the source's version, whose server program must "
+                "be on this machine (capture.shadow)",
             )
 
     @property
@@ -215,27 +248,37 @@ class Shadow:
     # -- inside
 
     def _connect(self) -> ServerConnection:
-        return connect(self._settings, DUMP, "capture", program="pumphouse-shadow")
+        return connect(
+            self._settings, DUMP, "capture", more={"wait_timeout": _LONGEST_WAIT_S}, program="pumphouse-shadow"
+        )
 
     def _check(self, program: Path) -> None:
         found = server_kind(self._reading)
         if (flavor_of(found.version), series(found.version)) != (self.flavor, series(self.kind.version)):
             raise ConfigError(
-                f"{program} is {found.version}, the source is {self.kind.version}: they may read a statement "
-                "differently",
+                f"{program} is {found.version}, and the source was {self.kind.version} when it was last looked at: "
+                "they may read a statement differently",
                 hint="install the source's version on this machine, and name its server program in capture.shadow",
             )
 
-    def _make(self, objects: tuple[Made, ...]) -> None:
+    def _make(self, objects: tuple[Made, ...], without: Callable[[str, str], bool]) -> None:
         connection = self._connect()
         try:
             connection.query(_AS_PRINTED)
             if self.flavor is Flavor.MARIADB:
                 connection.query("SET SESSION innodb_strict_mode = 0, explicit_defaults_for_timestamp = 1")
+            if self._collations:  # a character set without a collation has the one that it always had
+                connection.query("SET SESSION character_set_collations = ''")
             views = [each for each in objects if each.kind == "view"]
             for each in objects:
-                if each.kind != "view":
+                if each.kind == "view":
+                    continue
+                try:
                     self._make_one(connection, each)
+                except CaptureRefused as error:
+                    if each.kind == "database" or not without(each.database, each.name):
+                        raise
+                    log.warning("left_out_table_not_followed", reason=error.message)
             while views:
                 left = [each for each in views if not self._try_one(connection, each)]
                 if len(left) == len(views):
@@ -266,7 +309,7 @@ class Shadow:
         try:
             if made.kind != "database":
                 connection.select_db(made.database)
-            connection.query(made.sql.encode("utf-8", "surrogateescape"))
+            connection.query(unencrypted(made.sql).encode("utf-8", "surrogateescape"))
         except MySQLError as error:
             raise CaptureRefused(
                 f"the shadow cannot make {made.kind} {made.database}{made.name and '.'}{made.name}: {error.args[-1]}",
@@ -306,6 +349,10 @@ class Shadow:
             values["lc_time_names"] = query.lc_time_names
         if query.utf8mb4_collation and self.flavor is Flavor.MYSQL:
             values["default_collation_for_utf8mb4"] = query.utf8mb4_collation
+        if self._collations:
+            pairs = query.charset_collations
+            named = [f"{self._charsets[of]}={self._collations[collation]}" for of, collation in pairs]
+            values["character_set_collations"] = f"'{','.join(named)}'"
         return ["SET " + ", ".join(f"@@session.{name} = {value}" for name, value in values.items())]
 
     def _explicit_defaults(self, query: Query) -> bool:
@@ -402,6 +449,17 @@ def _wait(process: subprocess.Popen[bytes], settings: ServerSettings, directory:
             time.sleep(0.05)
         else:
             return
+
+
+def _collations(connection: ServerConnection) -> dict[int, str]:
+    """Id -> name, where a session says what a character set has by default (MariaDB 11.2); else nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION VARIABLES LIKE 'character_set_collations'")
+        if not cursor.fetchall():
+            return {}
+        view = "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        cursor.execute(f"SELECT ID, FULL_COLLATION_NAME FROM {view} WHERE ID IS NOT NULL")  # noqa: S608
+        return {int(number): str(name) for number, name in cursor.fetchall()}
 
 
 def zone_offset_s(offset: str) -> int:

@@ -43,6 +43,7 @@ class Meaning:
         anew: tables whose rows the statement changes in a way that no binlog says.
         ignores: ALTER IGNORE TABLE: rows that clash are gone, and no binlog says which.
         table: what `columns` and `dropped` are of.
+        made: the table that a CREATE TABLE makes, or whose index comes or goes.
     """
 
     does: Does = Does.CHANGES
@@ -57,6 +58,15 @@ class Meaning:
     anew: list[Name] = field(default_factory=list)
     ignores: bool = False
     table: Name | None = None
+    made: Name | None = None
+
+    @property
+    def names(self) -> set[Name]:
+        """The tables that it is about; empty where it is not about some alone."""
+        if self.does is not Does.CHANGES or any(len(each) < 2 for each in self.gone):
+            return set()
+        found = {self.table, self.made, *self.renamed, *self.renamed.values(), *self.emptied, *self.anew}
+        return {(db, name) for db, name in self.gone} | {each for each in found if each is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class _Token:
 
     kind: str  # word, name, text, sign
     text: str
+    at: int = field(default=0, compare=False)  # of the statement's text
+    end: int = field(default=0, compare=False)
 
     def name(self, what: str) -> str:
         if self.kind not in ("word", "name"):
@@ -85,6 +97,8 @@ _NOTHING = {
     "RESET", "LOCK", "UNLOCK", "PURGE", "CHANGE", "START", "STOP", "BINLOG", "XA", "SAVEPOINT", "RELEASE", "COMMIT",
     "BEGIN", "CACHE", "RESTART", "SHUTDOWN", "CLONE", "IMPORT", "DO", "SIGNAL",
 }  # fmt: skip
+# Options of tables and databases that need the source's keys, and what they are without.
+_OFF = {"ENCRYPTED": "NO", "ENCRYPTION_KEY_ID": "1", "ENCRYPTION": "'N'"}
 # Before an object that is no table's. What is before a table is the shadow's to judge.
 _BEFORE = {"OR", "REPLACE", "TEMPORARY", "GLOBAL", "AGGREGATE"}
 # Behind CREATE, ALTER and DROP: the first of these words says what the statement is about.
@@ -113,6 +127,32 @@ def meaning(text: str, schema: str, *, ansi_quotes: bool = False, backslash: boo
             hint="what it did to the schema cannot be told; `pumphouse capture run --anew` goes on behind it "
             "(docs/capture.md)",
         ) from None
+
+
+def unencrypted(text: str, *, ansi_quotes: bool = False, backslash: bool = True) -> str:
+    """A statement of a table or a database with its options that ask for encryption turned off: they need keys."""
+    if "ENCRYPT" not in text.upper():
+        return text
+    tokens = list(_tokens(text, ansi_quotes=ansi_quotes, backslash=backslash))
+    words = (each.text.upper() for each in tokens if each.kind == "word")
+    if next((word for word in words if word in _OBJECTS), "") not in ("TABLE", "DATABASE", "SCHEMA"):
+        return text
+    out, depth, behind = "", 0, 0
+    equals = _Token("sign", "=")
+    for at, token in enumerate(tokens):
+        if token.kind == "sign" and token.text in "()":
+            depth += 1 if token.text == "(" else -1
+        off = _OFF.get(token.text.upper()) if token.kind in ("word", "name") else None
+        if off is None or depth:
+            continue
+        given = tokens[at + 1 : at + 3]
+        if given[:1] == [equals]:
+            del given[0]
+        elif not given or given[0].kind != "text":  # a MySQL needs no sign before a text
+            continue
+        if given:
+            out, behind = out + text[behind : given[0].at] + off, given[0].end
+    return out + text[behind:]
 
 
 class _Reader:
@@ -151,8 +191,12 @@ class _Reader:
             if other := [word for word in before if word not in _BEFORE]:
                 raise _Unread(f"{verb} {' '.join(other)}")
             return Meaning(does=does)
+        if what == "INDEX":
+            while self._at < len(self._tokens) and self._word() != "ON":
+                pass
+            return Meaning(made=self._any_name())
         if verb == "DROP":
-            return Meaning(drops=what != "INDEX", gone=self._gone(what))
+            return Meaning(drops=True, gone=self._gone(what))
         if verb == "CREATE":
             return self._create(before, what)
         return self._alter(ignores="IGNORE" in before) if what == "TABLE" else Meaning()
@@ -198,7 +242,9 @@ class _Reader:
             return Meaning()
         replaces = "REPLACE" in before
         self._if_exists()
-        return Meaning(creates=True, emptied=[self._name()] if replaces else [], replaces=replaces and what == "TABLE")
+        name = self._name() if replaces else self._any_name()
+        emptied = [name] if replaces and name is not None else []
+        return Meaning(creates=True, emptied=emptied, replaces=replaces and what == "TABLE", made=name)
 
     def _rename(self) -> Meaning:
         what = self._word()
@@ -362,6 +408,13 @@ class _Reader:
     def _column(self) -> str:
         return self._next().name("column")
 
+    def _any_name(self) -> Name | None:
+        """As `_name`; None where there is none: the shadow judges that."""
+        try:
+            return self._name()
+        except (_Unread, IndexError):
+            return None
+
     def _name(self) -> Name:
         first = self._next().name("table")
         if self._sign("."):
@@ -385,30 +438,29 @@ def _tokens(text: str, *, ansi_quotes: bool, backslash: bool) -> Iterator[_Token
         elif sign == "#" or (text.startswith("--", at) and (at + 2 == end or text[at + 2].isspace())):
             at = _behind(text, "\n", at)
         elif sign in "`'\"":
+            begin = at
             value, at = _quoted(text, at, backslash=backslash and sign != "`")
             named = sign == "`" or (sign == '"' and ansi_quotes)
-            yield _Token("name" if named else "text", value)
+            yield _Token("name" if named else "text", value, begin, at)
         elif match := _WORD.match(text, at):
+            yield from _split(match.group(), at)
             at = match.end()
-            yield from _split(match.group())
         elif sign == ";":
             at += 1
         else:
-            yield _Token("sign", sign)
+            yield _Token("sign", sign, at, at + 1)
             at += 1
 
 
-def _split(word: str) -> Iterator[_Token]:
+def _split(word: str, at: int) -> Iterator[_Token]:
     """``db.table`` as three tokens; a number stays whole."""
     if _NUMBER.fullmatch(word):
-        if word == ".":
-            yield _Token("sign", ".")
-        else:
-            yield _Token("text", word)
+        yield _Token("sign" if word == "." else "text", word, at, at + len(word))
         return
     for part in re.split(r"([.@])", word):
         if part:
-            yield _Token("sign" if part in ".@" else "word", part)
+            yield _Token("sign" if part in ".@" else "word", part, at, at + len(part))
+            at += len(part)
 
 
 def _behind(text: str, what: str, at: int) -> int:

@@ -20,6 +20,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import (
     BinlogError,
     ClusterUnavailable,
+    CorruptionError,
     GapError,
     PeerRefused,
     PumpError,
@@ -74,7 +75,7 @@ def find_node(cluster: Cluster, node_id: str, kind: NodeKind = NodeKind.PUMP) ->
     """Status of a Pump or Drainer; UsageError names the registered ones."""
     status = cluster.node(kind, node_id)
     if status is None:
-        known = ", ".join(node.node_id for node in cluster.nodes(kind)) or "none"
+        known = ", ".join(node.node_id for node in cluster.readable_nodes(kind)) or "none"
         raise UsageError(
             f"no {NAMES[kind]} {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id
         )
@@ -203,11 +204,19 @@ def register_consumer(cluster: Cluster, node_id: str, checkpoint: Tso) -> NodeSt
     return wanted
 
 
-def unregister_consumer(cluster: Cluster, node_id: str) -> NodeStatus:
-    """Remove a consumer; what it has not read is no longer kept for it. Returns what was registered."""
-    found = cluster.node(NodeKind.DRAINER, node_id)
+def unregister_consumer(cluster: Cluster, node_id: str) -> NodeStatus | None:
+    """Remove a consumer; what it has not read is no longer kept for it.
+
+    Returns what was registered; None = its value cannot be read, and went.
+    """
+    try:
+        found = cluster.node(NodeKind.DRAINER, node_id)
+    except CorruptionError:
+        found = cluster.update_node(NodeKind.DRAINER, node_id, lambda now: now, anew=True)
+        if found is None:
+            return None
     if found is None:
-        known = ", ".join(each.node_id for each in cluster.nodes(NodeKind.DRAINER)) or "none"
+        known = ", ".join(each.node_id for each in cluster.readable_nodes(NodeKind.DRAINER)) or "none"
         raise UsageError(f"no consumer {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id)
     cluster.update_node(NodeKind.DRAINER, node_id, lambda _: None)
     return found
@@ -370,7 +379,9 @@ def failures(reports: list[PumpGc]) -> BinlogError | None:
             archived=first.archived,
             gone_upto=first.gone_upto,
         )
-    return PumpUnavailable(f"GC failed on {what}", hint="see `pumphouse pumps`", node_id=failed[0].node_id)
+    return PumpUnavailable(
+        f"GC failed on {what}", hint="`pumphouse status` says what is wrong", node_id=failed[0].node_id
+    )
 
 
 def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:

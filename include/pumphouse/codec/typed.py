@@ -41,9 +41,6 @@ class Form(StrEnum):
     DATETIME = "datetime"
 
 
-_LOADED = {Form.TEXT: pa.large_binary(), Form.ENUM: pa.uint64(), Form.SET: pa.uint64()}
-
-
 def typed(rows: pa.Table, columns: Mapping[int, ColumnInfo]) -> pa.Table:
     """Rows in the loader's form, typed.
 

@@ -14,7 +14,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table
 from pumphouse.commands.status import CAPTURE_COLUMNS, capture_row
-from pumphouse.errors import CaptureFenced
+from pumphouse.errors import CaptureFenced, CorruptionError
 from pumphouse.model.node import NodeKind
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureRecord
@@ -128,11 +128,18 @@ def forget_command(context: Context, *, capture_id: str) -> None:
 def status_command(context: Context, *, as_json: bool) -> None:
     """List the cluster's captures: source, state, position, lag."""
     cluster = open_registry(context.settings)
-    found = [capture_status(each, SYSTEM_CLOCK.now()) for each in cluster.captures()]
+    unread: CorruptionError | None = None
+    try:
+        records = cluster.captures()
+    except CorruptionError as error:
+        records, unread = cluster.readable_captures(), error
+    found = [capture_status(each, SYSTEM_CLOCK.now()) for each in records]
     if as_json:
         print_json([asdict(each) for each in found])
-        return
-    print_table(CAPTURE_COLUMNS, [capture_row(each) for each in found])
-    for each in found:
-        if each.reason:
-            click.echo(f"{each.capture_id}: {each.reason}", err=True)
+    else:
+        print_table(CAPTURE_COLUMNS, [capture_row(each) for each in found])
+        for each in found:
+            if each.reason:
+                click.echo(f"{each.capture_id}: {each.reason}", err=True)
+    if unread is not None:
+        raise unread

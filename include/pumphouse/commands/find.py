@@ -69,9 +69,9 @@ def find_command(
 
     Paste a moment into `pumphouse restore --to`. It needs the archive alone, and no cluster.
     """
+    from pumphouse.archive.losses import losses_of
     from pumphouse.archive.view import read_view
     from pumphouse.commands.load import print_losses
-    from pumphouse.loader.losses import losses_of
     from pumphouse.restore.find import NEWER, Sought, bounds, find
     from pumphouse.restore.plan import LATEST, parse_moment
 

@@ -64,10 +64,11 @@ _MOST = 20
     "--redo",
     type=_PATH,
     help="Where the statements go that undo it (default: beside --sql; with --apply, "
-    "flashback-SERVER-FROM-UNTIL.redo.sql, to which a later run adds).",
+    "flashback-SERVER-FROM-UNTIL.redo.sql, with a digest of the tables, keys and transactions where some are named, to "
+    "which a later run of the same adds).",
 )
 @click.option("--report", type=_PATH, help="Write each row that stays as it is to this file, a JSON object a line.")
-@click.option("--accept-losses", is_flag=True, help="Go on even if something since the first change was declared lost.")
+@click.option("--accept-losses", is_flag=True, help="Go on even if something since the first change is lost.")
 @click.option(
     "--batch-rows",
     type=click.IntRange(1, 50_000),

@@ -19,7 +19,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.progress import bar
 
 if TYPE_CHECKING:
-    from pumphouse.loader.losses import Losses
+    from pumphouse.archive.losses import Losses
     from pumphouse.settings import Settings
 
 _LINES = 100

@@ -7,10 +7,10 @@ from functools import partial
 
 import click
 
+from pumphouse.archive.losses import Losses
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.moments import read_time
 from pumphouse.errors import UsageError, naming
-from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import RESYNC
 from pumphouse.model.tso import Tso, show
@@ -113,7 +113,8 @@ def print_load(report: LoadReport, target: str) -> None:
     aim = "" if target == "target" else f"--target {target} "
     for name, reason in sorted(report.parked.items()):
         without = "" if reason.endswith(RESYNC) else "take its rule away, then "
-        click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
+        which = "each of its tables" if "*" in name else name
+        click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {which}`")
     if report.dry_run:
         click.echo(f"{report.target} would be at {show(report.to_ts)}")
         for line in report.step_lines():

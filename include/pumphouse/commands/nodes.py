@@ -18,6 +18,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
 from pumphouse.client.go_gc import GoLimits
 from pumphouse.commands.moments import clock_time, read_time
+from pumphouse.errors import CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, logical, physical_ms, show
 from pumphouse.registry.base import Cluster
@@ -204,15 +205,27 @@ def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_jso
 def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: bool) -> None:
     """Remove a consumer. The Pumps no longer keep data for it."""
     cluster = open_registry(context.settings)
-    found = cluster.node(NodeKind.DRAINER, node_id)
-    if found is not None:
+    try:
+        found = cluster.node(NodeKind.DRAINER, node_id)
+        if found is not None:
+            confirm(
+                f"Pumps may free what {node_id} has not read: everything above its checkpoint "
+                f"{show(found.max_commit_ts)} that no other consumer holds.",
+                yes=yes,
+            )
+    except CorruptionError:
         confirm(
-            f"Pumps may free what {node_id} has not read: everything above its checkpoint "
-            f"{show(found.max_commit_ts)} that no other consumer holds.",
+            f"Pumps may free what {node_id} has not read: everything that no other consumer holds, as its checkpoint "
+            "cannot be read.",
             yes=yes,
         )
     removed = admin.unregister_consumer(cluster, node_id)
-    if as_json:
+    if removed is None:
+        if as_json:
+            print_json({"node_id": node_id, "max_commit_ts": None})
+        else:
+            click.echo(f"unregistered {node_id}, whose checkpoint could not be read")
+    elif as_json:
         print_json(consumer_dict(removed, context.settings.archive.consumer_stale_s))
     else:
         click.echo(f"unregistered {node_id}, whose checkpoint was {show(removed.max_commit_ts)}")

@@ -14,13 +14,15 @@ from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.commands.moments import clock_time
 from pumphouse.commands.nodes import json_option, print_json
 from pumphouse.errors import naming
-from pumphouse.model.tso import show
+from pumphouse.model.tso import compose, show, to_datetime
 from pumphouse.parts import Parts
 
 if TYPE_CHECKING:
     from pumphouse.restore.check import Into
 
 _SHOWN_RANGES = 5
+# A proof that took longer may have been killed and gone on with.
+_LONG_MS = 3_600_000
 
 
 @click.command("prove")
@@ -112,8 +114,11 @@ def print_proof(proof: Proof, *, kept: bool = True) -> None:
     for table in proof.tables:
         for column, why in table.without.items():
             click.echo(f"{table.name}.{column}: not compared: {why}", err=True)
-    for line in proof.losses:
+    for line in (*proof.losses, *(f"left out on both sides: {each}" for each in proof.ruled)):
         click.echo(f"  ! {line}")
+    if proof.ended_ms is not None and proof.ended_ms - proof.begun_ms > _LONG_MS:
+        begun = f"{to_datetime(compose(proof.begun_ms)):%Y-%m-%d %H:%M}Z"
+        click.echo(f"  ! begun at {begun}: rows that were asked for then are not asked for again")
     equal = proof.of(Outcome.EQUAL)
     rows = f", rows {proof.where}" if proof.where else ""
     click.echo(

@@ -91,7 +91,7 @@ from pumphouse.settings import Settings
 @click.option("--task", help="Name of the load that continues from there (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
-@click.option("--accept-losses", is_flag=True, help="Restore even if something in the range was declared lost.")
+@click.option("--accept-losses", is_flag=True, help="Restore even if something in the range is lost.")
 @click.option(
     "--anew",
     is_flag=True,

@@ -28,6 +28,7 @@ _LOCKS = re.compile(
     r"\s*(?:ALTER|CREATE|DROP|LOCK|OPTIMIZE|RENAME|REPAIR|TRUNCATE)\b(?!\s+(?:USER|ROLE|SERVER)\b)", re.IGNORECASE
 )
 _SHOWN, _SHOWN_TEXT = 5, 80
+_NO_RIGHT = {ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR}
 
 
 class TableChanged(Exception):
@@ -82,17 +83,15 @@ def require_primary(connection: Connection[Any], settings: ServerSettings) -> No
 
     A replica or a target has a transaction later than its Pumps do: rows that are read "after" it would lack it.
     """
-    for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-        try:
-            found = execute(connection, statement)
-        except MySQLError:
-            continue  # another server's word, or no right to ask
-        if found:
-            raise ConfigError(
-                f"{where(settings)} is a replica: what its primary has committed may not be there yet",
-                hint="name the primary in [source]",
-            )
-        break
+    try:
+        replica = replicates(connection)
+    except MySQLError:  # a MariaDB asks for a right of its own, and tells everybody how many run
+        replica = any(str(count) != "0" for _, count in execute(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'"))
+    if replica:
+        raise ConfigError(
+            f"{where(settings)} is a replica: what its primary has committed may not be there yet",
+            hint="name the primary in [source]",
+        )
     # Whatever the schema is called there: what these tables are is known by their columns. A table's name by itself: a
     # MariaDB would open all tables else.
     having = [
@@ -152,6 +151,18 @@ def require_binlogs(
                 f"{', '.join(sorted(pumps)) or 'none'}: another cluster",
                 hint="set cluster.url to the PD of that TiDB, as pd://HOST:2379; run Pumps and `archive init` with it",
             )
+
+
+def replicates(connection: Connection[Any]) -> bool:
+    """Whether a server is a replica; MySQLError where that may not be asked."""
+    for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
+        try:
+            return bool(execute(connection, statement))
+        except MySQLError as error:
+            if error.args and error.args[0] in _NO_RIGHT:
+                raise
+            continue  # another server's word
+    return False
 
 
 def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:

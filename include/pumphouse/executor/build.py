@@ -7,16 +7,22 @@ from collections.abc import Sequence
 import structlog
 
 from pumphouse.errors import BinlogError, DdlRefused, LoadError
-from pumphouse.executor.places import copied_beside, not_waiting, require_free, taken
+from pumphouse.executor.places import copied_beside, databases_there, not_waiting, require_free, taken
 from pumphouse.loader.begin import tables_in, there
 from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.steps import Build, ForeignKeys, HandOver, Leave
 from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.schema.table_sql import create_database, create_object, foreign_keys, index_sql, late_indexes
+from pumphouse.schema.table_sql import (
+    create_database,
+    create_object,
+    foreign_keys,
+    index_sql,
+    late_indexes,
+    left_out,
+)
 from pumphouse.schema.versions import TableVersion
 
 log = structlog.get_logger()
@@ -74,7 +80,7 @@ def make_databases(connection: TargetConnection, rules: Rules) -> None:
 
 
 def _create(connection: TargetConnection, version: TableVersion) -> list[str]:
-    """Create a table or sequence. Returns notes on generated columns that are otherwise there."""
+    """Create a table or sequence. Returns notes on what of it is otherwise there."""
     dialect, bare = connection.dialect, False
     statement = create_object(version.db, version.table, dialect)
     plainer = create_object(version.db, version.table, dialect, bare=True)
@@ -88,7 +94,7 @@ def _create(connection: TargetConnection, version: TableVersion) -> list[str]:
             connection.execute(plainer)
     except StatementFailed as error:
         raise _refused(connection, f"to create {qualified(*version.name)}", version, error) from error
-    return notes_of(version.table, dialect, bare=bare)
+    return left_out(version.table, dialect, bare=bare)
 
 
 def _create_views(connection: TargetConnection, views: Sequence[TableVersion]) -> list[str]:
@@ -187,7 +193,7 @@ def _keys_of(connection: TargetConnection, table: tuple[str, str]) -> set[str]:
 def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
     """Tables of our schema get their places, in one statement; LoadError where one of these is taken. Returns notes."""
     own = connection.settings.schema_name
-    made = {*tables_in(connection, [own])}
+    made = {*taken(connection, [(own, name) for name, _ in step.tables])}
     waiting = [(name, place) for name, place in step.tables if f"{own}.{name}" in made]
     require_free(connection, [place for _, place in waiting])
     if len(waiting) + len(taken(connection, [place for _, place in step.tables])) < len(step.tables):
@@ -196,7 +202,7 @@ def hand_over(connection: TargetConnection, step: HandOver) -> list[str]:
             hint="begin again with --anew",
             target=connection.name,
         )
-    have = there(connection, [info.name for info in step.databases])
+    have = databases_there(connection, [info.name for info in step.databases])
     for info in (each for each in step.databases if each.name not in have):
         connection.execute(create_database(info, connection.dialect))
     notes = []

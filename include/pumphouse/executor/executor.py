@@ -168,9 +168,8 @@ class Executor:
                     self._reset(step)
                 case Build() | ForeignKeys() | HandOver() | Leave():
                     notes = make(connection, task, self._rules, step)
-                case Ready(reason=reason, follow=follow):
-                    then = ("", ()) if follow is None else (follow.digest, [("follow", str(follow))])
-                    state.set_state(connection, owner, task, TargetState.READY, reason, then)
+                case Ready(reason=reason):
+                    state.set_state(connection, owner, task, TargetState.READY, reason, step.then())
                 case BringBack(subjects=subjects):
                     self._bring_back(subjects)
                 case Halt(error=error):

@@ -8,6 +8,7 @@ has the columns of the table that it copies, which lies in our schema until the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from pymysql.constants import ER
@@ -16,17 +17,28 @@ from pumphouse.advice import DATABASE_THERE, NAME_THERE, saying
 from pumphouse.errors import LoadError, TargetBusy
 from pumphouse.loader.begin import tables_in
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.schema.ident import qualified, quote
 
-# Rows of a transaction that copies, as far as the key tells; and the first column of a primary key, if it is a number.
-_COPIED_ROWS = 20_000
+# Of a transaction that copies: rows, and bytes as the server guesses the size of a row; bytes of a table in one alone.
+_COPIED_ROWS, _COPIED_BYTES = 20_000, 64 << 20
+_COPIED_WHOLE = MAX_TRANSACTION_BYTES // 2
 _OWN = 40  # of the name of our schema, in those of copies
 _COPIES = "copies"
-_WHOLE_NUMBER_KEY = (
-    "SELECT s.column_name FROM information_schema.statistics s JOIN information_schema.columns c"
+# Columns of a primary key whose values a user variable keeps as they are compared: others end what is paged by.
+_PAGED = frozenset(
+    {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "char", "varchar", "binary", "varbinary"}
+    | {"date", "datetime", "timestamp"}
+)
+_KEY = (
+    "SELECT s.column_name, c.data_type, s.sub_part FROM information_schema.statistics s"
+    " JOIN information_schema.columns c"
     " ON c.table_schema = s.table_schema AND c.table_name = s.table_name AND c.column_name = s.column_name"
-    " WHERE s.table_schema = %s AND s.table_name = %s AND s.index_name = 'PRIMARY' AND s.seq_in_index = 1"
-    " AND c.data_type IN ('tinyint', 'smallint', 'mediumint', 'int', 'bigint')"
+    " WHERE s.table_schema = %s AND s.table_name = %s AND s.index_name = 'PRIMARY' ORDER BY s.seq_in_index"
+)
+_SIZE = (
+    "SELECT COALESCE(data_length, 0), COALESCE(avg_row_length, 0) FROM information_schema.tables"
+    " WHERE table_schema = %s AND table_name = %s"
 )
 
 
@@ -79,6 +91,13 @@ def taken(connection: TargetConnection, places: Sequence[tuple[str, str]]) -> li
     return [name for name in map(".".join, places) if folded(name) in have]
 
 
+def databases_there(connection: TargetConnection, names: Sequence[str]) -> list[str]:
+    """Those of these databases that the target has, by names as it compares them."""
+    folded = _folded(connection)
+    have = {folded(str(name)) for (name,) in connection.query("SHOW DATABASES")}
+    return [name for name in names if folded(name) in have]
+
+
 def _folded(connection: TargetConnection) -> Callable[[str], str]:
     """A name as the server compares it with others."""
     return str.lower if int(connection.value("SELECT @@lower_case_table_names")) else str
@@ -125,7 +144,7 @@ def _prefix(own: str) -> str:
 def copies_left(connection: TargetConnection) -> list[tuple[str, str]]:
     """Copies that a run began to make and has not given their places: (database, name)."""
     own = connection.settings.schema_name
-    if f"{own}.{_COPIES}" not in tables_in(connection, [own]):
+    if not taken(connection, [(own, _COPIES)]):
         return []
     left = []
     for db, name in connection.query(f"SELECT db, name FROM {qualified(own, _COPIES)}"):  # noqa: S608
@@ -136,25 +155,71 @@ def copies_left(connection: TargetConnection) -> list[tuple[str, str]]:
 
 
 def _copy(connection: TargetConnection, source: tuple[str, str], copy: tuple[str, str]) -> None:
-    """Copy a table that nobody writes to by statements that a row binlog has, some rows a transaction."""
+    """Copy a table that nobody writes to by statements that a row binlog has, some rows a transaction.
+
+    A capture refuses a transaction that is too large, and has no way past it: LoadError where this would make one.
+    """
+    connection.execute(f"ANALYZE NO_WRITE_TO_BINLOG TABLE {qualified(*source)}")
+    ((size, of_a_row),) = connection.query(_SIZE, source)
+    key = _paged_by(connection, source)
+    if not key and int(size) > _COPIED_WHOLE:
+        raise LoadError(
+            f"target {connection.name}: the rows of a table without a key by which they could be copied in parts would "
+            f"be one transaction of about {int(size):,} bytes, which its capture may refuse: {'.'.join(copy)}",
+            hint="restore it onto another server, and copy the rows from there in parts",
+            target=connection.name,
+        )
     connection.execute(f"CREATE TABLE {qualified(*copy)} LIKE {qualified(*source)}")
     there = connection.columns_there(source) or {}
     columns = ", ".join(quote(name) for name, computed in there.items() if not computed)
     insert = f"INSERT INTO {qualified(*copy)} ({columns}) SELECT {columns} FROM {qualified(*source)}"  # noqa: S608
-    key = connection.value(_WHOLE_NUMBER_KEY, source)
-    if key is None:
-        connection.execute(insert)
-        return
-    key, rows = quote(key), f"FROM {qualified(*source)}"
-    low = connection.value(f"SELECT MIN({key}) {rows}")
-    while low is not None:
-        behind = f"{rows} WHERE {key} >= {int(low)} ORDER BY {key} LIMIT 1 OFFSET {_COPIED_ROWS}"
-        below = connection.value(f"SELECT {key} {behind}")
-        if below == low:  # so many rows have this value alone
-            below = connection.value(f"SELECT MIN({key}) {rows} WHERE {key} > {int(low)}")
-        upto = "" if below is None else f" AND {key} < {int(below)}"
-        connection.execute(f"{insert} WHERE {key} >= {int(low)}{upto}")
-        low = below
+    rows = max(1, min(_COPIED_ROWS, _COPIED_BYTES // max(1, int(of_a_row))))
+    for where in _pages(connection, source, key, rows) if key else [""]:
+        connection.execute(f"{insert}{where}")
+
+
+def _paged_by(connection: TargetConnection, table: tuple[str, str]) -> list[str]:
+    """Columns of the primary key, quoted, from the first one on as far as a user variable keeps their values."""
+    found = connection.query(_KEY, table)
+    fit = itertools.takewhile(lambda row: str(row[1]).lower() in _PAGED and row[2] is None, found)
+    return [quote(str(name)) for name, _, _ in fit]
+
+
+def _pages(connection: TargetConnection, table: tuple[str, str], key: Sequence[str], rows: int) -> Iterator[str]:
+    """Conditions that part a table, each of about so many rows; bounds stay on the server, as it compares them.
+
+    A bound is a row of it; where all those rows have one value of what is paged by, the next value.
+    """
+    low, high = ([f"@pumphouse_{end}_{number}" for number in range(len(key))] for end in ("low", "high"))
+    names = ", ".join(key)
+    where = ""
+
+    def bounded(condition: str, offset: int) -> int:
+        into = ", ".join(high)
+        return connection.execute(
+            f"SELECT {names} INTO {into} FROM {qualified(*table)}{condition} ORDER BY {names} LIMIT 1 OFFSET {offset}"  # noqa: S608
+        )
+
+    while bounded(where, rows):
+        alike = where and connection.value(f"SELECT {_equal(low, high)}")
+        if alike and not bounded(f" WHERE {_above(key, low, '>')}", 0):
+            break
+        yield f"{where or ' WHERE TRUE'} AND NOT ({_above(key, high, '>=')})"
+        connection.execute(f"SET {', '.join(f'{to} = {of}' for to, of in zip(low, high, strict=True))}")
+        where = f" WHERE {_above(key, low, '>=')}"
+    yield where
+
+
+def _equal(some: Sequence[str], others: Sequence[str]) -> str:
+    return " AND ".join(f"{one} = {other}" for one, other in zip(some, others, strict=True))
+
+
+def _above(key: Sequence[str], bound: Sequence[str], than: str) -> str:
+    """Rows behind a bound, in a form that an index serves on every server: a >= x AND (a > x OR (a = x AND b > y))."""
+    if len(key) == 1:
+        return f"{key[0]} {than} {bound[0]}"
+    rest = _above(key[1:], bound[1:], than)
+    return f"{key[0]} >= {bound[0]} AND ({key[0]} > {bound[0]} OR ({key[0]} = {bound[0]} AND {rest}))"
 
 
 @contextlib.contextmanager

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import Losses, losses_of
 from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import UnknownTable, UsageError
 from pumphouse.export.ddls import ExportedDdl, ddls_of
 from pumphouse.export.encode import Encoder, Form, Frames, Piece
 from pumphouse.export.transactions import transactions
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.report import Progress
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore.find import Sought, lived_as, tables_called

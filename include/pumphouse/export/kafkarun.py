@@ -8,6 +8,7 @@ from typing import Any
 
 from pumphouse import advice
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import Losses
 from pumphouse.errors import TopicRefused, UsageError
 from pumphouse.export.ddls import ExportedDdl
 from pumphouse.export.encode import Piece
@@ -16,7 +17,6 @@ from pumphouse.export.kafkasender import Sender, Transactions
 from pumphouse.export.kafkatopic import Brokers, Position, read_position
 from pumphouse.export.pbfiles import Origin
 from pumphouse.export.slavemessages import SlaveMessages
-from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.settings import KafkaSettings

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import Losses
 from pumphouse.errors import ObjectNotFound, UsageError
 from pumphouse.export.ddls import ExportedDdl
 from pumphouse.export.extract import Before, Extract, view_upto
 from pumphouse.export.pbfiles import FILE_BYTES, Note, Origin, PbFiles, read_notes
 from pumphouse.export.pbframes import PbFrames, ddl_payload
-from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore

@@ -212,9 +212,9 @@ def states(connection: TargetConnection, rows: Sequence[Row], *, lock: bool = Fa
     """By ``id`` of a row, what the server has under its key; no entry where it has nothing."""
     found: dict[int, State] = {}
     for some in _some(rows):
-        asked = [
-            f"SELECT {number} AS n, ({row.is_(row.change.old)}) AS back, ({row.is_(row.change.new)}) AS put"
-            f" FROM {row.there.target} WHERE {row.at()}{' FOR UPDATE' * lock}"
+        asked = [  # in brackets: a lock is of its own SELECT
+            f"(SELECT {number} AS n, ({row.is_(row.change.old)}) AS back, ({row.is_(row.change.new)}) AS put"
+            f" FROM {row.there.target} WHERE {row.at()}{' FOR UPDATE' * lock})"
             for number, row in enumerate(some)
         ]
         for number, back, put in connection.query(_sendable(connection, some[0], " UNION ALL ".join(asked))):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pumphouse.archive.losses import Losses
 from pumphouse.flashback.apply import Conflict, Done
 from pumphouse.flashback.statements import Row
-from pumphouse.loader.losses import Losses
 from pumphouse.model.tso import Tso
 
 # Conflicts that are kept in the report itself; the file of a report has all.

@@ -14,10 +14,10 @@ from itertools import pairwise
 
 from pumphouse import advice
 from pumphouse.archive.base import Base, BaseTable, TableWithout
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import FoldRefused
 from pumphouse.loader.keys import key_columns
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, Plan, bucket_counts
 from pumphouse.loader.rules import NO_RULES
 from pumphouse.loader.work import SegmentPart, Work, base_pieces, pieces_of
@@ -123,7 +123,7 @@ def plan_fold(view: ArchiveView, at: Tso) -> FoldPlan:
         tables.append(table)
     if why:
         raise _refused(at, why)
-    losses = losses_of(view.windows, after=older.since, upto=at)
+    losses = view.losses(older.since, at)
     return FoldPlan(at=at, older=older, tables=tuple(tables), without=tuple(without), losses=losses)
 
 

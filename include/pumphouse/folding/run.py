@@ -21,12 +21,12 @@ import structlog
 from pumphouse import advice
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, BaseBegun, BaseTable, write_columns
+from pumphouse.archive.base import Base, BaseBegun, BaseTable, require_named, write_columns
 from pumphouse.archive.copyof import require_no_copy
 from pumphouse.archive.manifest import SegmentEntry
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadSegment, BinlogError, UsageError
+from pumphouse.errors import BadSegment, BinlogError, ManifestConflict, UsageError
 from pumphouse.folding.plan import FoldPlan, FoldTable, log_of, parts_of, passes, plan_fold, work_of
 from pumphouse.folding.rows import cut, standing
 from pumphouse.loader.context import LoadContext
@@ -109,6 +109,7 @@ def fold_base(
         FoldRefused, DuplicateKey, MissingColumn: the archive alone does not say which rows a table has then.
         ConfigError: it is a copy of another archive.
         BadManifest, BadSegment: an object that the base would name is damaged, or is not there.
+        ManifestConflict: what it is made of expired meanwhile.
     """
     end = archive.end()
     at = end if at is None else at
@@ -187,18 +188,24 @@ class _Fold:
         note = layout.fold_note(at, self._attempt)
         store.put(note, begun.to_json())
         try:
+            self._require_kept()
             made = self._base()
         except BinlogError:
             self._give_up(note)
             raise
         base = self._archive.publish_base(made, begun=note, clock=clock)
-        try:
-            self._require_there(base)  # a base that expired meanwhile may have taken them with it
-        except BadSegment:
-            store.delete(base.key)
-            raise
         store.delete(note)  # a fold that is killed leaves it: it says of what lies there that nothing came of it
         return _report(self._plan, base, round(clock.monotonic() - started, 3))
+
+    def _require_kept(self) -> None:
+        """An expiry puts the range, then reads the notes of folds: what is kept now, it keeps for this one."""
+        older, kept = self._plan.older, self._archive.range()
+        if not kept.has(older):
+            raise ManifestConflict(
+                f"the base of {show(older.ts)} expired before this fold of it had begun: {kept.told()}",
+                hint="begin anew: pumphouse archive base",
+                key=older.key,
+            )
 
     def _give_up(self, note: str) -> None:
         """Take away what this fold has written, the note last: else it would hold `archive expire` as one under way."""
@@ -219,7 +226,7 @@ class _Fold:
             objects=plan.older.objects, objects_of=_kept_with(plan.older), folded=plan.older.ts,
             descends=plan.older.since,
         )  # fmt: skip
-        self._require_there(base)
+        require_named(self._archive.store, base)
         return base
 
     # -- one pass
@@ -326,28 +333,6 @@ class _Fold:
 
     def _context(self, work: Work) -> LoadContext:
         return LoadContext.of(work, self._view, self._archive_settings, Dialect.MARIADB)
-
-    # -- the whole
-
-    def _require_there(self, base: Base) -> None:
-        """What is named of older bases is there, as large as they say: one listing."""
-        sizes = {each.key: each.size for each in self._archive.store.list(layout.BASE)}
-        if base.objects and base.objects_key not in sizes:
-            raise BadSegment(
-                f"{base.objects_key} is not there as the base of {show(self._plan.older.ts)} names it",
-                hint="pumphouse archive verify", path=base.objects_key, offset=0, reason="missing",
-            )  # fmt: skip
-        for table in base.tables:
-            for segment in table.segments:
-                if sizes.get(segment.key) != segment.bytes:
-                    raise BadSegment(
-                        f"{segment.key} of {table.db}.{table.table} is not there as the base of "
-                        f"{show(self._plan.older.ts)} names it",
-                        hint="pumphouse archive verify",
-                        path=segment.key,
-                        offset=0,
-                        reason="missing",
-                    )
 
 
 def _kept_with(older: Base) -> Tso | None:

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import short_name
+from pumphouse.archive.losses import Losses, together
 from pumphouse.archive.view import ArchiveView, has_rows, read_view
 from pumphouse.codec.reading import text_type, textual
 from pumphouse.errors import ManifestConflict, ObjectExists, ObjectNotFound, StoreError, UsageError
@@ -32,7 +33,6 @@ from pumphouse.history.changes import moment_in
 from pumphouse.history.rows import Cut, Moment, moment_of, rows_at, table_at
 from pumphouse.history.table import row_batch, row_schema
 from pumphouse.loader.changes import Form
-from pumphouse.loader.losses import Losses, together
 from pumphouse.loader.plan import MAX_BUCKETS
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model import strict

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import LoadError, UnknownTable, UsageError
 from pumphouse.loader.changes import Form, RowChanges
@@ -24,7 +25,6 @@ from pumphouse.loader.engine import deal
 from pumphouse.loader.fold import COUNT_FIELD, fold_multiset
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, bucket_counts
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules
@@ -138,7 +138,7 @@ def moment_of(
         context=replace(context, plan=replace(plan, ranges=ranges)),
         pieces=work.pieces,
         form=RowChanges(view.timeline).form(version),
-        losses=losses_of(view.windows, after=base.low, upto=at),
+        losses=view.losses(base.since, at),
     )
 
 

@@ -12,6 +12,7 @@ from pumphouse import advice
 from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
+from pumphouse.loader.grants import HOLDING, hidden
 from pumphouse.loader.names import require_names
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
@@ -52,10 +53,12 @@ def require_new(
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
     require_names(connection.settings, view, rules, base.ts, view.end)
     databases = [info.name for info in databases_of(view.timeline, base.ts)]
-    taken = [] if begun else tables_in(connection, rules.routes.places(databases))
+    places = rules.routes.places(databases)
+    taken = [] if begun else [f"table {each}" for each in tables_in(connection, places)]
+    taken += [] if begun else programs_in(connection, places)
     if taken:
         raise LoadError(
-            f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
+            f"target {connection.name} has no checkpoint but has {', '.join(taken[:5])}",
             hint=(advice.RESTORE_THIS, " replaces them; ", advice.EQUAL_AT, " keeps them"),
             target=connection.name,
         )
@@ -63,7 +66,7 @@ def require_new(
 
 
 def plan_first(given: Given, base: Base) -> Steps:
-    """First load of a target, from a dump. Databases that have tables already are refused before (`require_new`)."""
+    """First load of a target, from a dump. Databases that hold something are refused before (`require_new`)."""
     view, rules, found = given.view, given.rules, given.standing.checkpoint
     # An earlier try may have begun from another dump, and made databases that this one lacks.
     earlier = [] if found is None else databases_of(view.timeline, found.ts)
@@ -187,3 +190,21 @@ def tables_in(connection: TargetConnection, databases: Sequence[str]) -> list[st
         databases,
     )
     return [f"{db}.{name}" for db, name in rows]
+
+
+def programs_in(connection: TargetConnection, databases: Sequence[str]) -> list[str]:
+    """Routines and events that lie in these databases on the target; of a database whose own are hidden, that."""
+    found = there(connection, databases)
+    if not found:
+        return []
+    marks = ",".join(["%s"] * len(found))
+    rows = connection.query(
+        "SELECT routine_schema, LOWER(routine_type), routine_name FROM information_schema.routines"  # noqa: S608
+        f" WHERE routine_schema IN ({marks})"
+        " UNION ALL SELECT event_schema, 'event', event_name FROM information_schema.events"
+        f" WHERE event_schema IN ({marks}) ORDER BY 1, 2, 3",
+        [*found, *found],
+    )
+    grants = [str(row[0]) for row in connection.query("SHOW GRANTS")]
+    unseen = [each for db in found for each in hidden(grants, db, HOLDING)]
+    return [f"{kind} {db}.{name}" for db, kind, name in rows] + [f"maybe {each} to see them" for each in unseen]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pumphouse.errors import BinlogError, UsageError
+from pumphouse.errors import BinlogError, UsageError, said_of
 from pumphouse.loader.target import TargetConnection
 
 _TIMEOUT_S = 5.0
@@ -24,11 +24,13 @@ def noting(connection: TargetConnection, task: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except BinlogError as error:
-        with suppress(BinlogError), TargetConnection.open(connection.settings, timeout_s=_TIMEOUT_S) as other:
+    except Exception as error:
+        message, hint = said_of(error)
+        # The failure itself is what is raised.
+        with suppress(Exception), TargetConnection.open(connection.settings, timeout_s=_TIMEOUT_S) as other:
             other.execute(
                 f"REPLACE INTO {other.table('failed')} (task, error, message, hint) VALUES (%s, %s, %s, %s)",
-                (task, type(error).__name__, error.message[:8000], error.hint[:8000]),
+                (task, type(error).__name__, message, hint),
             )
         raise
     with suppress(BinlogError):

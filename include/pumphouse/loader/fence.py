@@ -194,6 +194,18 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
         )
 
 
+def require_last(connection: TargetConnection, owner_id: int) -> None:
+    """FenceLost when another connection than this one has owned the target since."""
+    with ours_there(connection):
+        found = connection.value(f"SELECT connection_id FROM {connection.table('fence')} WHERE id = 1")
+    if found is None or int(found) != owner_id:
+        raise FenceLost(
+            f"target {connection.name} was taken over by connection {found}: what is there is of that run",
+            target=connection.name,
+            found=found,
+        )
+
+
 @contextmanager
 def ours_there(connection: TargetConnection) -> Iterator[None]:
     """FenceLost where a statement does not find our tables."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 LOADING = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
 # What a server lists only for who has a right on the database, and hides from others without a word.
 _SEEN_BY = {"TRIGGER": "triggers", "EVENT": "events", "SHOW VIEW": "texts of views", "EXECUTE": "routines"}
+# Those that lie in a database without any table.
+HOLDING = ("EVENT", "EXECUTE")
 _ALL = {"ALL PRIVILEGES", "ALL"}
 _GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
 
@@ -27,9 +29,9 @@ def missing_privileges(grants: Sequence[str], database: str, wanted: Sequence[st
     return [] if have & _ALL else [each for each in wanted if each not in have]
 
 
-def hidden(grants: Sequence[str], database: str) -> list[str]:
+def hidden(grants: Sequence[str], database: str, wanted: Sequence[str] = tuple(_SEEN_BY)) -> list[str]:
     """What these lines do not show of a database, in words."""
-    missing = missing_privileges(grants, database, tuple(_SEEN_BY))
+    missing = missing_privileges(grants, database, wanted)
     return [f"{_SEEN_BY[right]} of {database}: it takes {right}" for right in missing]
 
 

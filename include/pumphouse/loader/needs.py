@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pumphouse.archive.retention import Hold
 from pumphouse.errors import BinlogError
 from pumphouse.loader import state
+from pumphouse.loader.plan import Mode
 from pumphouse.loader.state import TargetState, our_schemas
 from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
@@ -61,10 +62,12 @@ def _needs(name: str, connection: TargetConnection, cluster_id: int, *, loaded: 
         elif loaded and each.state is TargetState.READY:
             plan = state.open_plan(connection, each.task)
             ts = each.ts if plan is None else Tso(min(each.ts, plan.from_ts))
+            filling = plan is not None and plan.mode is Mode.BASE  # a resync, which reads the dump's segments
+            doing = f"is filling {', '.join(plan.only)} from the dump of" if plan is not None and filling else "is at"
             yield Hold(
                 who=name,
                 ts=ts,
-                restorable=False,
-                why=f"({connection.name}) is at {show(ts)}",
+                restorable=filling,
+                why=f"({connection.name}) {doing} {show(ts)}",
                 hint=f"load it, or let go of what it needs: --without {name}; then only a restore brings it on",
             )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
 
+from pumphouse.archive.losses import Losses, Range
 from pumphouse.archive.manifest import Declaration
-from pumphouse.loader.losses import Losses, Range
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import NOTHING_RECORDED, Recorded
 from pumphouse.loader.target import address

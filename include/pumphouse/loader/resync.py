@@ -38,11 +38,14 @@ def plan_resync(given: Given, checkpoint: Checkpoint, table: str) -> Steps:
             f"load.rules still leaves {table} out",
             hint="take its rule away, or name it in the rule's `but`, then try again",
         )
+    names = {".".join(each.name).lower() for versions in view.timeline.versions.values() for each in versions}
+    if name not in names:
+        # Of a pattern it would end the rule, and follow tables whose rows of the time without them are nowhere.
+        raise UsageError(
+            f"the source has no table {table}",
+            hint="it is written as database.table; of a pattern, bring each of its tables back by its own name",
+        )
     left_out = given.rules.left_out(name) is not None
-    if not left_out:
-        names = {".".join(each.name).lower() for versions in view.timeline.versions.values() for each in versions}
-        if name not in names:
-            raise UsageError(f"the source has no table {table}", hint="it is written as database.table")
     upto = checkpoint.ts if plan is None or plan.only else max(checkpoint.ts, plan.to_ts)
     _require_newest(given, table, upto, stopped=plan is not None)
     before: tuple[Step, ...] = ()

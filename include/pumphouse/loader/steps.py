@@ -269,10 +269,21 @@ class Follow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The target may be loaded. ``follow``: the moment from which on the same command does so; None = it ends here."""
+    """The target may be loaded.
+
+    ``follow``: the moment from which on the same command does so; None = it ends here. ``once``: digest of the yes by
+    which it was restored: who comes again with that one has nothing to do. '' = nobody was asked.
+    """
 
     reason: str
     follow: Follow | None = None
+    once: str = ""
+
+    def then(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """What is written down when it is ready, in place of the steps: digest, and (kind, what)."""
+        if self.follow is not None:
+            return self.follow.digest, [("follow", str(self.follow))]
+        return (self.once, [("ended", "restored by a yes that counts once")]) if self.once else ("", ())
 
     def __str__(self) -> str:
         return _READY if self.follow is None else f"{_READY}, and {self.follow}"
@@ -332,9 +343,12 @@ class Steps:
         said = json.dumps([[type(step).__name__, _identity(step)] for step in self.anew], sort_keys=True, default=str)
         return hashlib.sha256(said.encode()).hexdigest()
 
-    def followed(self, follow: Follow | None) -> Steps:
-        """The same, where the command goes on with the load of the target that the last of ``anew`` makes ready."""
-        ready = [replace(step, follow=follow) if isinstance(step, Ready) else step for step in self.anew]
+    def followed(self, follow: Follow | None, *, once: str = "") -> Steps:
+        """The same, where the command goes on with the load of the target that the last of ``anew`` makes ready.
+
+        ``once``: as in `Ready`.
+        """
+        ready = [replace(step, follow=follow, once=once) if isinstance(step, Ready) else step for step in self.anew]
         return replace(self, anew=tuple(ready))
 
     @property

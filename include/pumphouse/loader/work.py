@@ -18,13 +18,13 @@ import numpy as np
 
 from pumphouse import advice
 from pumphouse.archive.base import Base
+from pumphouse.archive.losses import Losses, losses_of
 from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.view import ArchiveView
 from pumphouse.archive.windows import Windows
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import Predicate, key_columns
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
@@ -109,7 +109,7 @@ class Work:
                 | {table.table_id for table in base.tables if ids is None or table.table_id in ids},
                 events=(),
                 txn_rules=txn_rules,
-                losses=losses_of(view.windows, after=base.since, upto=base.ts),
+                losses=view.losses(base.since, base.ts),
                 lows=base.lows,
                 sequences=_sequences(view, Tso(0), plan.to_ts, rules),
             )

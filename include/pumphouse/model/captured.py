@@ -11,7 +11,7 @@ PREFIX = b"capture/"
 OF_A_START = "schema-"
 _KEY = re.compile(rb"([^#/@]+)(?:[#/]\d+(?:/\d+)?)?@([0-9a-f]+)\.([0-9a-f]+)\.([0-9a-f]+)(?:\.([0-9a-f]{14}))?")
 _MARIADB = re.compile(r"(\d{1,10})-\d{1,10}-(\d{1,20})")
-_MYSQL = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}):(\d{1,19})")
+_MYSQL = re.compile(r"([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?::[a-z_][a-z0-9_]{0,31})?):(\d{1,19})")
 
 
 def key_of(name: bytes, start_ts: int, first: int, before: int, schema: int, micros: int = 0) -> bytes:
@@ -51,6 +51,6 @@ class CapturedKey:
 
 
 def place_of(gtid: str) -> tuple[str, int] | None:
-    """Where a GTID stands: a MariaDB's domain or a MySQL's UUID, and its number, which ascends there; None of none."""
+    """Where a GTID stands: a MariaDB's domain, or a MySQL's UUID and tag, with its number, which ascends there."""
     match = _MARIADB.fullmatch(gtid) or _MYSQL.fullmatch(gtid.lower())
     return None if match is None else (match[1], int(match[2]))

@@ -112,6 +112,11 @@ class NodeStatus:
         """Whether it has left the cluster: nothing waits for it, and it holds nothing, GC neither."""
         return self.state is NodeState.OFFLINE
 
+    @property
+    def seen_ts(self) -> Tso:
+        """The latest moment that it has shown to have run at: the clock of its heartbeats may have stood still."""
+        return max(self.update_ts, self.max_commit_ts)
+
     def with_(self, **changes: Any) -> NodeStatus:
         """Copy with changes."""
         return replace(self, **changes)
@@ -157,7 +162,9 @@ class NodeStatus:
                 unknown={k: v for k, v in data.items() if k not in _KNOWN},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptionError(f"a registry value is no node status: {text!r:.200}", reason=str(error)) from error
+            raise CorruptionError(
+                f"a registry value is no node status ({error}): {text!r:.200}", reason=str(error)
+            ) from error
 
 
 _KNOWN = {

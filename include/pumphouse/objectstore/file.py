@@ -46,15 +46,15 @@ class FileStore:
     def put(self, key: str, data: bytes) -> None:
         """Create or replace."""
         path = self._path(key)
-        with self._errors(key):
-            make_dirs(path.parent, PRIVATE_DIR)
+        with self._errors(key, writes=True):
+            _make_parent(path)
             write_atomic(path, data, PRIVATE_FILE)
 
     def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:  # noqa: ARG002
         """Copy a local file in, or move it where it lies on the same file system; the object appears whole."""
         target = self._path(key)
-        with self._errors(key):
-            make_dirs(target.parent, PRIVATE_DIR)
+        with self._errors(key, writes=True):
+            _make_parent(target)
             if move and path.stat().st_dev == target.parent.stat().st_dev:
                 with path.open("rb") as source:
                     os.fchmod(source.fileno(), PRIVATE_FILE)
@@ -83,8 +83,8 @@ class FileStore:
         """Create or raise ObjectExists: link(2) lets exactly one of several writers win."""
         path = self._path(key)
         try:
-            with self._errors(key):
-                make_dirs(path.parent, PRIVATE_DIR)
+            with self._errors(key, writes=True):
+                _make_parent(path)
                 create_exclusive(path, data, PRIVATE_FILE)
         except FileExistsError:
             # The winner may not have come to its fsync of the directory yet: nobody may build on a name that power
@@ -127,16 +127,29 @@ class FileStore:
         return self._root / key
 
     @contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
+    def _errors(self, key: str, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
         except FileExistsError:
             raise
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            if writes:
+                raise StoreError(
+                    f"{self.url}/{key}: {error.strerror}",
+                    hint="the root of a store, as archive.root, is a folder that can be written to, or can be made",
+                    key=key,
+                ) from error
             raise ObjectNotFound(f"there is no {self.url}/{key}", key=key) from error
         except OSError as error:
             kind = StoreUnavailable if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT) else StoreError
             raise kind(f"{self.url}/{key}: {error.strerror}", key=key) from error
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        make_dirs(path.parent, PRIVATE_DIR)
+    except FileExistsError as error:  # a link that leads nowhere, as to a disk that is not there
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from error
 
 
 def _private(path: str, flags: int) -> int:

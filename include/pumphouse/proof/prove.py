@@ -125,6 +125,7 @@ class Prover:
         """The proof, ended."""
         for each in self._given.subjects:
             self._tables.setdefault(each.name, _begun(each, self._given.routes))
+        self._write()  # before anything is read: what is kept holds the dump
         passes = [self._cut(names) for names in _passes(self._given, self._open())]
         self._look(passes)
         for work, names in passes:

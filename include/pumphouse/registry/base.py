@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Protocol, runtime_checkable
 
+from pumphouse.errors import BinlogError, CorruptionError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.record import LATER, Named, Record
 from pumphouse.model.tso import Tso
@@ -73,6 +74,30 @@ class CaptureRecord(Record):
     paused: Annotated[float, LATER] = 0.0
 
 
+def anew_hint(node_id: str) -> str:
+    """What to do about the registration of a consumer, an archive or another, that cannot be read."""
+    unregister = f"`pumphouse consumer unregister {node_id}`"
+    return (
+        "1. If it is that of the archive in use, `pumphouse archive init`, with its settings, registers it anew; if "
+        "genesis.json is lost too, put that back from a copy first. 2. If that archive is lost and a copy takes its "
+        f"place: {unregister}, then `pumphouse archive promote`. 3. If it is of no archive: {unregister}"
+    )
+
+
+def unreadable(kind: NodeKind, node_id: str, where: str, error: BinlogError) -> CorruptionError:
+    """What is said of a registered value that is no status of a node. ``where``: its file or key."""
+    hint = (
+        "if a newer release wrote it, use that one; else put back what was there. If that is lost, 1. let no snapshot "
+        "and no capture run: they would go on without this Pump; 2. delete the value, and start the Pump unless it "
+        "runs; 3. go on once `pumphouse pumps` shows it"
+    )
+    if kind is NodeKind.DRAINER:
+        hint = f"until this is repaired, no Pump frees anything. {anew_hint(node_id)}"
+    return CorruptionError(
+        f"{where}: {error.message}", hint=hint, path=where, reason=error.facts.get("reason"), node_id=node_id
+    )
+
+
 class Cluster(Protocol):
     """Registry, clock and identity of one cluster."""
 
@@ -109,12 +134,18 @@ class Cluster(Protocol):
         ...
 
     def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+        self,
+        kind: NodeKind,
+        node_id: str,
+        change: Callable[[NodeStatus | None], NodeStatus | None],
+        *,
+        anew: bool = False,
     ) -> NodeStatus | None:
         """Read, change and write one node atomically; ``change`` may run again after a conflict.
 
         Returning None deletes the node; returning its argument leaves it alone; raising leaves it alone too.
-        Returns what is stored now.
+        ``anew``: a value that cannot be read is None to ``change``, which deletes it by returning None. Returns what
+        is stored now.
         """
         ...
 
@@ -131,6 +162,10 @@ class Cluster(Protocol):
 
     def delete_resolver(self, resolver_id: str) -> None:
         """Forget a resolver and the keys that it claims; a missing one is no error."""
+        ...
+
+    def readable_captures(self) -> list[CaptureRecord]:
+        """`captures` without those that cannot be read, which are logged: for who shows what there is."""
         ...
 
     def captures(self) -> list[CaptureRecord]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.library_log import library_logger
 from pumphouse.model import strict
 from pumphouse.registry.base import CAPTURE_TTL_S, CaptureRecord, CaptureState, Cluster
+
+log = library_logger(__name__)
 
 FORMAT_VERSION = 1
 
@@ -44,14 +48,34 @@ def to_json(record: CaptureRecord) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def from_json(data: bytes) -> CaptureRecord:
-    """Read a registry value; CorruptionError."""
+def from_json(data: bytes, where: str) -> CaptureRecord:
+    """Read a registry value; CorruptionError, which names its file or key."""
     try:
         value: dict[str, Any] = strict.loads(data)
         version = value["format_version"]
-        record = CaptureRecord.from_dict(value)
+        if version == FORMAT_VERSION:
+            return CaptureRecord.from_dict(value)
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"a registry value is no capture: {data!r:.200}", reason=str(error)) from error
-    if version != FORMAT_VERSION:
-        raise CorruptionError(f"a capture has format_version {version}, this program reads {FORMAT_VERSION}")
-    return record
+        raise CorruptionError(
+            f"{where}: a registry value is no capture ({error}): {data!r:.200}",
+            hint="put back what was there: without it nobody knows up to where the capture had read",
+            path=where,
+            reason=str(error),
+        ) from error
+    raise CorruptionError(
+        f"{where}: a capture has format_version {version}, this program reads {FORMAT_VERSION}",
+        hint="a newer release wrote it: use that one",
+        path=where,
+        reason="format_version",
+    )
+
+
+def readable(values: Iterable[tuple[bytes, str]]) -> list[CaptureRecord]:
+    """Of registry values, each with its place, those that can be read, sorted by id; the others are logged."""
+    found = []
+    for data, where in values:
+        try:
+            found.append(from_json(data, where))
+        except CorruptionError as error:
+            log.warning("capture_unreadable", error=str(error))
+    return sorted(found, key=lambda record: record.capture_id)

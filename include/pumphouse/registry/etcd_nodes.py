@@ -19,7 +19,7 @@ from pumphouse.errors import BinlogError, ClusterUnavailable, CorruptionError, U
 from pumphouse.library_log import library_logger
 from pumphouse.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from pumphouse.registry import captures, resolvers
-from pumphouse.registry.base import CaptureRecord, NodeChange, ResolverRecord
+from pumphouse.registry.base import CaptureRecord, NodeChange, ResolverRecord, unreadable
 from pumphouse.registry.etcd_client import (
     Compacted,
     EtcdClient,
@@ -64,7 +64,7 @@ class EtcdNodes:
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
         """Every registered node of a kind, sorted by id; linearizable. CorruptionError where one cannot be read."""
         found = self._client.prefix(self.folder(kind))
-        return sorted(map(_status, found.kvs), key=lambda status: status.node_id)
+        return sorted((_status(kind, kv) for kv in found.kvs), key=lambda status: status.node_id)
 
     def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
         """`nodes` without those that cannot be read, which are logged."""
@@ -76,15 +76,21 @@ class EtcdNodes:
         For those who look for a node that works: one bad value must not hide the good ones.
         """
         found = self._client.prefix(self.folder(kind))
-        return sorted(filter(None, map(_readable, found.kvs)), key=lambda status: status.node_id), found.revision
+        readable = filter(None, (_readable(kind, kv) for kv in found.kvs))
+        return sorted(readable, key=lambda status: status.node_id), found.revision
 
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """One node, or None; linearizable."""
         kv = self._client.get(self._key(kind, node_id))
-        return None if kv is None else _status(kv)
+        return None if kv is None else _status(kind, kv)
 
     def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+        self,
+        kind: NodeKind,
+        node_id: str,
+        change: Callable[[NodeStatus | None], NodeStatus | None],
+        *,
+        anew: bool = False,
     ) -> NodeStatus | None:
         """Read, change and write one node, as a transaction on the revision that was read.
 
@@ -102,9 +108,9 @@ class EtcdNodes:
                         return attempt.wanted
                 # One on top of this revision may still arrive; any older one cannot take place any more.
                 unknown = [attempt for attempt in unknown if attempt.revision == revision]
-                found = None if kv is None else _status(kv)
+                found = None if kv is None else _readable(kind, kv) if anew else _status(kind, kv)
                 wanted = change(found)
-                if wanted == found:
+                if wanted == found and (found is not None or kv is None):
                     return wanted
                 if found is None and wanted is not None and not is_node_id(node_id):
                     raise UsageError(
@@ -169,7 +175,12 @@ class EtcdNodes:
     def captures(self) -> list[CaptureRecord]:
         """Every registered capture, sorted by id."""
         found = self._client.prefix(self._capture_key(""))
-        return sorted((captures.from_json(kv.value) for kv in found.kvs), key=lambda record: record.capture_id)
+        return sorted(map(_capture, found.kvs), key=lambda record: record.capture_id)
+
+    def readable_captures(self) -> list[CaptureRecord]:
+        """`captures` without those that cannot be read."""
+        found = self._client.prefix(self._capture_key(""))
+        return captures.readable((kv.value, _place(kv)) for kv in found.kvs)
 
     def update_capture(
         self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
@@ -183,7 +194,7 @@ class EtcdNodes:
         while True:
             try:
                 kv = self._client.get(key)
-                found = None if kv is None else captures.from_json(kv.value)
+                found = None if kv is None else _capture(kv)
                 wanted = change(found)
                 if wanted == found:
                     return wanted
@@ -288,7 +299,7 @@ class EtcdNodeWatch:
         if deleted:
             self._known.pop(node_id, None)
             return NodeChange(node_id=node_id, status=None)
-        status = _readable(kv)
+        status = _readable(self._kind, kv)
         if (
             status is None
         ):  # whoever wrote it will write again; what was known before is all that can be said until then
@@ -297,17 +308,25 @@ class EtcdNodeWatch:
         return NodeChange(node_id=node_id, status=status)
 
 
-def _readable(kv: KeyValue) -> NodeStatus | None:
+def _capture(kv: KeyValue) -> CaptureRecord:
+    return captures.from_json(kv.value, _place(kv))
+
+
+def _place(kv: KeyValue) -> str:
+    return f"etcd key {kv.key.decode('utf-8', 'replace')}"
+
+
+def _readable(kind: NodeKind, kv: KeyValue) -> NodeStatus | None:
     try:
-        return _status(kv)
+        return _status(kind, kv)
     except CorruptionError as error:
         log.warning("node_status_unreadable", error=str(error))
         return None
 
 
-def _status(kv: KeyValue) -> NodeStatus:
+def _status(kind: NodeKind, kv: KeyValue) -> NodeStatus:
     try:
         return NodeStatus.from_json(kv.value)
     except BinlogError as error:
         key = kv.key.decode("utf-8", "replace")
-        raise CorruptionError(f"etcd key {key}: {error.message}", path=key, reason=error.facts.get("reason")) from error
+        raise unreadable(kind, key.partition(f"/{kind.value}/")[2], f"etcd key {key}", error) from error

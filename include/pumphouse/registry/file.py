@@ -26,7 +26,7 @@ from pumphouse.model import strict
 from pumphouse.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from pumphouse.model.tso import Tso
 from pumphouse.registry import captures, resolvers
-from pumphouse.registry.base import CaptureRecord, ResolverRecord
+from pumphouse.registry.base import CaptureRecord, ResolverRecord, unreadable
 from pumphouse.registry.file_tso import FileTso
 from pumphouse.registry.lock import locked
 
@@ -83,25 +83,25 @@ class FileCluster:
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
         """Every registered node of a kind, sorted by id."""
-        found = [_read_status(path) for path in _entries(self._folder(kind))]
+        found = [_read_status(kind, path) for path in _entries(self._folder(kind))]
         return sorted((status for status in found if status is not None), key=lambda status: status.node_id)
 
     def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
         """`nodes` without those that cannot be read."""
-        found = []
-        for path in _entries(self._folder(kind)):
-            try:
-                found.append(_read_status(path))
-            except CorruptionError as error:
-                log.warning("node_status_unreadable", error=str(error))
+        found = [_readable(kind, path) for path in _entries(self._folder(kind))]
         return sorted((status for status in found if status is not None), key=lambda status: status.node_id)
 
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """One node, or None."""
-        return _read_status(self._folder(kind) / _file_name(node_id))
+        return _read_status(kind, self._folder(kind) / _file_name(node_id))
 
     def update_node(
-        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+        self,
+        kind: NodeKind,
+        node_id: str,
+        change: Callable[[NodeStatus | None], NodeStatus | None],
+        *,
+        anew: bool = False,
     ) -> NodeStatus | None:
         """Read, change and write one node under the registry's lock; durable on return.
 
@@ -109,7 +109,7 @@ class FileCluster:
         """
         path = self._folder(kind) / _file_name(node_id)
         with locked(self._dir / "registry.lock"):
-            found = _read_status(path)
+            found = _readable(kind, path) if anew else _read_status(kind, path)
             wanted = change(found)
             if wanted is None:
                 _remove(path)
@@ -146,9 +146,17 @@ class FileCluster:
 
     def captures(self) -> list[CaptureRecord]:
         """Every registered capture, sorted by id."""
+        read = [captures.from_json(*each) for each in self._capture_values()]
+        return sorted(read, key=lambda record: record.capture_id)
+
+    def readable_captures(self) -> list[CaptureRecord]:
+        """`captures` without those that cannot be read."""
+        return captures.readable(self._capture_values())
+
+    def _capture_values(self) -> list[tuple[bytes, str]]:
         folder = self._dir / "captures"
-        found = [_read(path) for path in _entries(folder)] if folder.exists() else []
-        return sorted((captures.from_json(data) for data in found if data is not None), key=lambda c: c.capture_id)
+        found = [(path, _read(path)) for path in _entries(folder)] if folder.exists() else []
+        return [(data, str(path)) for path, data in found if data is not None]
 
     def update_capture(
         self, capture_id: str, change: Callable[[CaptureRecord | None], CaptureRecord | None]
@@ -157,7 +165,7 @@ class FileCluster:
         path = self._dir / "captures" / _file_name(capture_id)
         with locked(self._dir / "registry.lock"):
             data = _read(path)
-            found = None if data is None else captures.from_json(data)
+            found = None if data is None else captures.from_json(data, str(path))
             wanted = change(found)
             if wanted is None:
                 _remove(path)
@@ -221,14 +229,22 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _read_status(path: Path) -> NodeStatus | None:
+def _read_status(kind: NodeKind, path: Path) -> NodeStatus | None:
     data = _read(path)
     if data is None:
         return None
     try:
         return NodeStatus.from_json(data)
     except BinlogError as error:
-        raise CorruptionError(f"{path}: {error.message}", path=str(path), reason=error.facts.get("reason")) from error
+        raise unreadable(kind, unquote(path.name), str(path), error) from error
+
+
+def _readable(kind: NodeKind, path: Path) -> NodeStatus | None:
+    try:
+        return _read_status(kind, path)
+    except CorruptionError as error:
+        log.warning("node_status_unreadable", error=str(error))
+        return None
 
 
 def _remove(path: Path) -> None:

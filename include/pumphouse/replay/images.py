@@ -79,17 +79,23 @@ class Images:
         if self._context.plan.without:
             found = found.take(~np.isin(txn_ts, self._context.plan.without)[found.txn])
         commit_ts = txn_ts[found.txn]
+        self.apart = False
+        out = self._decoded(found, commit_ts)
+        if self.apart:  # what was decoded before a key of the same batch became one of all rows had keys of its own
+            out = self._decoded(found, commit_ts)
+        kept = np.array([change is not None for change in out], np.bool_)
+        return [change for change in out if change is not None], commit_ts[kept]
+
+    def _decoded(self, found: Mutations, commit_ts: np.ndarray) -> list[Change | None]:
         places = np.searchsorted(np.asarray(self._context.plan.boundaries, np.int64), commit_ts)
         out: list[Change | None] = [None] * len(found)
-        self.apart = False
         for at in groups_of(places, found.table_id, found.schema_version, found.op):
             wanted = self._wanted.of(int(found.table_id[at[0]]), int(commit_ts[at[0]]))
             if wanted is not None:
                 written = self._context.timeline.at_version(wanted.table_id, int(found.schema_version[at[0]]))
                 for block in blocks(found.row_len[at]):
                     self._decode(found.take(at[block]), at[block], self._goal(wanted), written, out)
-        kept = np.array([change is not None for change in out], np.bool_)
-        return [change for change in out if change is not None], commit_ts[kept]
+        return out
 
     def _decode(
         self, part: Mutations, at: np.ndarray, goal: _Goal, written: TableVersion, out: list[Change | None]

@@ -22,11 +22,17 @@ class Equality(Enum):
     COLLATED = auto()  # by a collation that takes different letters for equal
     NUMBER = auto()
     TIME = auto()
-    UNKNOWN = auto()  # the value is not in a binlog (generated columns)
+    UNKNOWN = auto()  # the value is not in a binlog (generated columns), or its collation has rules of its own
+
+
+# In Lithuanian i is y, in Latin i is j and u is v: of their collations alone, case is not all that is equal in ASCII.
+_OWN_LETTERS = frozenset({"lithuanian", "lt", "roman", "la"})
 
 
 def equality_of(collation: str | None) -> Equality:
     """Of a text column by its collation's name; None or binary: of bytes."""
+    if collation and not _OWN_LETTERS.isdisjoint(collation.split("_")):
+        return Equality.UNKNOWN
     if not collation or collation == "binary" or collation.endswith("_nopad_bin"):
         return Equality.EXACT
     return Equality.PADDED if collation.endswith("_bin") else Equality.COLLATED

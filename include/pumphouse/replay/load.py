@@ -39,8 +39,6 @@ from pumphouse.settings import LoadSettings
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 # What a run leaves behind is found by it: a later release may make it larger, not smaller.
 _ROUND_ROWS = 40_000
-# Of one transaction: its commit ts, its row changes, and whether nothing before it stays open (`Batches.put`).
-_Changes = tuple[int, list[Change], bool]
 
 
 @dataclass(frozen=True, kw_only=True)

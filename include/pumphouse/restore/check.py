@@ -18,7 +18,7 @@ from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader import state
 from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
-from pumphouse.loader.begin import databases_of, in_creation_order, tables_in, there
+from pumphouse.loader.begin import databases_of, in_creation_order, programs_in, tables_in, there
 from pumphouse.loader.grants import LOADING, missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.state import TargetState
@@ -34,7 +34,7 @@ from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render
 from pumphouse.schema.route import Routes
-from pumphouse.schema.table_sql import create_object
+from pumphouse.schema.table_sql import create_object, left_out
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
@@ -44,6 +44,7 @@ Place = Literal["restore_target", "target", "source"]
 
 # What the statements of a load need: NOT IGNORED of an index, RENAME COLUMN, CHECK constraints that are enforced.
 _OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
+_NAMED = 5
 # What a user needs on a database that a table is renamed into, which gets its foreign keys there.
 _PLACING = ("SELECT", "CREATE", "INSERT", "ALTER", "INDEX")
 
@@ -65,7 +66,10 @@ class TargetCheck:
         server: its name, as it has to be typed where it holds something: ``HOST:PORT``, or the socket's path.
         version: what it says of itself.
         holds: databases with tables in them that would be dropped.
+        programs: routines and events of those that would be dropped, and where some may be that the user does not see.
         loads: what stands there of loads, in words: a restore forgets it.
+        others: those of them that are of another cluster or another load: nothing of this one makes them anew.
+        lacks: of a restore of parts, what its tables lack there or have otherwise, in words.
         notes: what could not be found out, one sentence each.
         beside: databases that loads made there by other rules, which the plan does not name: they are dropped, too.
     """
@@ -76,6 +80,9 @@ class TargetCheck:
     loads: tuple[str, ...]
     notes: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     def require_named(self, typed: str, *, follow: bool = False, own: bool = False) -> None:
         """RestoreError unless the server holds nothing that is lost, or somebody typed its name.
@@ -98,14 +105,17 @@ class TargetCheck:
 
     def lost(self, *, follow: bool = False) -> str:
         """What goes, in words; '' = nothing."""
-        return self.held() or (", ".join(self.loads) if follow else "")
+        return ", ".join(filter(None, (self.held(), *(self.loads if follow else self.others))))
 
     def held(self) -> str:
         """``shop (12 tables, about 3,400 rows), …``."""
-        return ", ".join(
+        databases = [
             f"{each.database} ({each.tables} table{'s' * (each.tables != 1)}, about {each.rows:,} rows)"
             for each in self.holds
-        )
+        ]
+        more = len(self.programs) - _NAMED
+        programs = [*self.programs[:_NAMED], *([f"{more} more routines and events"] if more > 0 else [])]
+        return ", ".join([*databases, *programs])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -151,7 +161,7 @@ def require_followed(settings: Settings, into: Into) -> None:
     )
 
 
-def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
+def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView, task: str) -> TargetCheck:
     """Look at the target, and change nothing.
 
     Args:
@@ -159,6 +169,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         into: the section whose server is replaced.
         plan: what would be carried out.
         view: the archive that the plan was made from.
+        task: the load that goes on from there.
 
     Raises:
         ConfigError: the section names no server.
@@ -178,13 +189,17 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
             *_schema(connection, plan, view, dialect),
         )
         beside = places_beside(connection, plan, view)
+        dropped = [*plan.dropped(connection.settings.schema_name), *beside]
+        known = _loads(connection)
         return TargetCheck(
             server=server_name(target),
             version=version,
-            holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
-            loads=tuple(_loads(connection)),
+            holds=_held(connection, dropped),
+            loads=tuple(known.values()),
             notes=tuple(notes),
             beside=tuple(beside),
+            programs=tuple(programs_in(connection, dropped)),
+            others=tuple(said for key, said in known.items() if key != (view.genesis.cluster_id, task)),
         )
 
 
@@ -208,7 +223,14 @@ def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView
         *_statements(connection, plan, plan.rules.routes, plan.infos, tables, dialect),
         *_one_name(connection, set(plan.places)),
     )
-    return TargetCheck(server=server_name(connection.settings), version=version, holds=(), loads=(), notes=())
+    return TargetCheck(
+        server=server_name(connection.settings),
+        version=version,
+        holds=(),
+        loads=(),
+        notes=(),
+        lacks=tuple(note for each in plan.restored for note in left_out(each.table, dialect)),
+    )
 
 
 def require_own_database(connection: TargetConnection) -> None:
@@ -221,12 +243,7 @@ def _own_database(connection: TargetConnection) -> Iterator[str]:
     own = connection.settings.schema_name
     other = "give the section another schema_name"
     tables = {name.partition(".")[2].lower() for name in tables_in(connection, [own])}
-    held = connection.value(
-        "SELECT (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = %s)"
-        " + (SELECT COUNT(*) FROM information_schema.events WHERE event_schema = %s)",
-        (own, own),
-    )
-    if "fence" not in tables and (tables or held):
+    if "fence" not in tables and (tables or programs_in(connection, [own])):
         yield f"it has a database {own} that is none of a restore: drop it if nobody needs it, or {other}"
     elif tasks := {each.task for each in state.read_known(connection)} - {TASK}:
         yield f"its database {own} keeps the state of the load {', '.join(sorted(tasks))}: {other}"
@@ -447,11 +464,14 @@ def places_beside(connection: TargetConnection, plan: RestorePlan, view: Archive
     return [name for name in places if name not in plan.databases and name.casefold() != own]
 
 
-def _loads(connection: TargetConnection) -> Iterator[str]:
-    """Loads that have come somewhere there; one that is incomplete has nothing that could be lost."""
-    for each in state.read_known(connection):
-        if each.state is not TargetState.INCOMPLETE:
-            yield f"the state of the load {each.task}, {each.state} at {show(each.ts)} of cluster {each.cluster_id}"
+def _loads(connection: TargetConnection) -> dict[tuple[int, str], str]:
+    """Loads that have come somewhere there, by cluster and task; an incomplete one has nothing that could be lost."""
+    return {
+        (each.cluster_id, each.task): f"the state of the load {each.task}, {each.state} at {show(each.ts)} of cluster "
+        f"{each.cluster_id}"
+        for each in state.read_known(connection)
+        if each.state is not TargetState.INCOMPLETE
+    }
 
 
 def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Dropped, ...]:

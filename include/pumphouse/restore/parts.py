@@ -40,7 +40,6 @@ from pumphouse.errors import RestoreError, UsageError
 from pumphouse.loader.alone import joined, works_alone
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
-from pumphouse.loader.losses import losses_of
 from pumphouse.loader.rules import NO_RULES, Rules
 from pumphouse.loader.selection import Selection
 from pumphouse.loader.state import (
@@ -354,7 +353,7 @@ def plan_parts(
         ),
         tables=len(placed),
         sizes=table_sizes(view, base, to, names),
-        losses=losses_of(view.windows, after=base.since, upto=to),
+        losses=view.losses(base.since, to),
         idle=tuple(idle_rules(view, rules, base)),
         placed=placed,
         along=tuple(sorted(every - names)),

@@ -14,11 +14,11 @@ from typing import Any
 
 from pumphouse import advice
 from pumphouse.archive.base import Base
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.view import ArchiveView
 from pumphouse.archive.windows import Windows
 from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
 from pumphouse.loader.begin import fill
-from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.state import our_schemas
 from pumphouse.loader.steps import Apply, Follow, Given, Ready, Steps
@@ -157,7 +157,12 @@ class RestorePlan:
     @property
     def left_out(self) -> dict[str, str]:
         """What a rule leaves out or replaces: tables by name, DDLs by job id, transactions; with the reason."""
-        found = {name: why for work in self.works for name, why in work.plan.skipped.items()}
+        return {name: why for work in self.works for name, why in work.plan.skipped.items()} | self.ruled
+
+    @property
+    def ruled(self) -> dict[str, str]:
+        """Those of them that are DDLs and transactions."""
+        found = {}
         for work in self.works:
             for event in work.events:
                 if (rule := work.rulings.get(event.commit_ts)) is not None:
@@ -205,14 +210,14 @@ class RestorePlan:
             )
 
     def require_accepted(self, accept_losses: bool) -> None:
-        """RestoreError when something in the range was declared lost and nobody said that this is accepted."""
-        declared = self.losses.declared
-        if declared and not accept_losses:
-            lines = Losses(declared=declared).lines()
+        """RestoreError when something in the range is lost for certain and nobody said that this is accepted."""
+        certain = self.losses.certain
+        if certain and not accept_losses:
             raise RestoreError(
-                f"the moment {show(self.to)} cannot be restored whole: {'; '.join(lines)}",
+                f"the moment {show(self.to)} cannot be restored whole: {'; '.join(certain.lines())}",
                 hint="restore what there is with --accept-losses (accept_losses=True), or a moment before the loss",
-                declared=[each.to_dict() for each in declared],
+                declared=[each.to_dict() for each in certain.declared],
+                binlog_skipped=[each.to_dict() for each in certain.binlog_skipped],
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -285,7 +290,7 @@ def plan_restore(
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         sizes=table_sizes(view, base, to),
-        losses=losses_of(view.windows, after=base.since, upto=to),
+        losses=view.losses(base.since, to),
         idle=tuple(idle_rules(view, rules, base)),
     )
 

@@ -72,8 +72,8 @@ class RestoreReport:
 
     @property
     def before(self) -> bool:
-        """Whether an earlier run of the same command has restored the target, and only the load goes on."""
-        return self.followed is not None and all(step["state"] == "done before" for step in self.load.steps)
+        """Whether an earlier run has restored the target: only its load goes on, or nothing is left to do."""
+        return bool(self.load.steps) and all(step["state"] == "done before" for step in self.load.steps)
 
     @property
     def shown(self) -> ShownPlan:

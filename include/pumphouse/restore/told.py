@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pumphouse.clock import duration
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import show, to_datetime
 from pumphouse.restore.parts import PartsPlan
-from pumphouse.restore.plan import RestorePlan
 from pumphouse.restore.report import ProofPlan, RestoreReport
 
 # Lines of one kind in a plan that fits a screen; never of what is dropped, lost, left out or warned of.
@@ -64,6 +63,9 @@ def plan_told(report: RestoreReport, *, latest: bool = False, verbose: bool = Fa
     yield from _reads(report, verbose=verbose)
     tables = [f"{size.table}  {size.rows:,} rows of the dump, {size.changes:,} changes since" for size in plan.sizes]
     yield Fact(name="tables", value=f"{plan.tables} then", below=_some(tables, most))
+    if report.check is not None and report.check.lacks:
+        otherwise = [f"! {each}" for each in report.check.lacks]
+        yield Fact(name="but", value=f"{len(otherwise)} things are otherwise there", below=_some(otherwise, most))
     yield from _parts(plan, most) if isinstance(plan, PartsPlan) else _whole(report, most)
     known = plan.left if isinstance(plan, PartsPlan) else ()
     notes = (*(f"! {each}" for each in plan.idle), *(f"! {each}" for each in report.load.notes if each not in known))
@@ -136,6 +138,7 @@ def _parts(plan: PartsPlan, most: int) -> Iterator[Fact]:
     yield Fact(name="drops", value="nothing")
     left = tuple(f"! {note}" for note in plan.left)
     yield Fact(name="leaves", value="all that is there, triggers and foreign keys included", below=left)
+    yield from _rules(plan.ruled, ())
 
 
 def _whole(report: RestoreReport, most: int) -> Iterator[Fact]:
@@ -157,15 +160,15 @@ def _whole(report: RestoreReport, most: int) -> Iterator[Fact]:
             value=f"{counts}; as text: `pumphouse restore --objects FILE`",
             below=(*_some(objects, most), *unseen),
         )
-    yield from _rules(plan)
+    yield from _rules(plan.left_out, (*plan.routes.databases, *plan.routes.tables))
 
 
-def _rules(plan: RestorePlan) -> Iterator[Fact]:
-    left_out = [f"! {what} ({why})" for what, why in plan.left_out.items()]
-    routes = [f"! {name} is called {there} there" for name, there in (*plan.routes.databases, *plan.routes.tables)]
-    if left_out or routes:
-        said = f"{len(left_out)} left out, {len(routes)} called otherwise"
-        yield Fact(name="by rules", value=said, below=(*left_out, *routes))
+def _rules(left_out: Mapping[str, str], routes: Sequence[tuple[str, str]]) -> Iterator[Fact]:
+    lines = [f"! {what} ({why})" for what, why in left_out.items()]
+    lines += [f"! {name} is called {there} there" for name, there in routes]
+    if lines:
+        said = f"{len(left_out)} left out" + f", {len(routes)} called otherwise" * bool(routes)
+        yield Fact(name="by rules", value=said, below=tuple(lines))
 
 
 def _steps(load: LoadReport, most: int) -> Fact:

@@ -27,13 +27,22 @@ from pumphouse.archive.layout import attempt_id
 from pumphouse.archive.proofs import DRILL, Outcome, Proof
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import BinlogError, LoadError, RestoreError, TargetBusy, TargetUnreachable, UnknownDdl, UsageError
+from pumphouse.errors import (
+    BinlogError,
+    FenceLost,
+    LoadError,
+    RestoreError,
+    TargetBusy,
+    TargetUnreachable,
+    UnknownDdl,
+    UsageError,
+)
 from pumphouse.executor.build import leave
 from pumphouse.executor.executor import Executor
 from pumphouse.executor.own import own_target
 from pumphouse.loader import state
 from pumphouse.loader.begin import there
-from pumphouse.loader.fence import ours_there
+from pumphouse.loader.fence import ours_there, require_last
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import Standing
@@ -128,11 +137,10 @@ def run(
                 carried_out = _whole_carried_out if whole else _carried_out
                 return carried_out(settings, parts, connection, kept, into, at, run_id, take_over, progress)
         except BaseException as error:
-            if kept.begun:
-                _clean_up(settings, into, run_id)
-            # What was typed wrongly is no drill, and neither is one that was refused.
+            taken = kept.connection_id is not None and _clean_up(settings, into, run_id, kept.connection_id)
+            # What was typed wrongly is no drill, and neither is one that was refused, or that another try took over.
             mistaken = (UsageError, TargetBusy, *([] if at is None else [TargetUnreachable]))
-            if isinstance(error, BinlogError) and not isinstance(error, mistaken):
+            if isinstance(error, BinlogError) and not taken and not isinstance(error, mistaken):
                 with suppress(BinlogError):  # of the two errors the first one counts
                     kept.put(ended_ms=_now_ms(), verdict=FAILED, why=error.message[:2000], hint=error.hint[:2000])
             raise
@@ -165,11 +173,12 @@ def _carried_out(
             take_over=take_over,
             any_task=True,
         )
-    kept.begun = True
+    kept.connection_id = connection.connection_id
     kept.put(tables=len(plan.placed), rows=plan.base_rows + plan.rows, payload_bytes=plan.base_bytes + plan.bytes)
     given = Given(view=view, standing=Standing(), rules=plan.rules, settings=settings.load, task=TASK, target=target)
     steps = plan.steps(given, left_over(connection))
-    load = Executor(given, connection, owner, parts.engine, settings.archive, progress).carry_out(steps, again=True)
+    executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+    load = executor.carry_out(steps, again=True)
     report = RestoreReport(plan=plan, target=load.target, dry_run=False, check=check, load=load)
     proof = prove_restored(settings, report, into=into, progress=progress)
     leave(connection)
@@ -229,7 +238,7 @@ def _whole_carried_out(
 
     view, plan = _planned(kept, connection.name, at, Chosen(tables=("%.%",)), planned)
     load = ruled(settings, target, view)
-    check = check_target(settings, into, plan, view)
+    check = check_target(settings, into, plan, view, DRILL)
     with ours_there(connection):  # another drill may come to its end
         owner = own_target(
             connection,
@@ -239,7 +248,7 @@ def _whole_carried_out(
             take_over=take_over,
             any_task=True,
         )
-    kept.begun = True
+    kept.connection_id = connection.connection_id
     _require_empty(connection)  # once more: now nobody else begins
     kept.put(tables=plan.tables, rows=plan.base_rows + plan.rows, payload_bytes=plan.base_bytes + plan.bytes)
     rules = Rules.of(load.rules, Tso(0))
@@ -301,41 +310,55 @@ def new_seed() -> int:
     return secrets.randbelow(1_000_000)
 
 
-def clean(settings: Settings, into: Into, *, run_id: str = "", take_over: bool = False, ours: bool = False) -> bool:
+def clean(
+    settings: Settings, into: Into, *, run_id: str = "", take_over: bool = False, ours: int | None = None
+) -> bool:
     """Drop what a drill that was killed has left on a server; whether there was anything. TargetBusy while one runs.
 
-    ``ours``: it was this run's.
+    ``ours``: it was this run's, by that connection; FenceLost where another one has had the server since.
     """
     target = own_schema(named_target(settings, into), drill=True)
     with TargetConnection.open(target, owner=True, section=into) as connection:
         if not there(connection, [target.schema_name]):
             return False
+        if ours is not None:
+            require_last(connection, ours)
         if not _of_whole(connection):
             require_own_database(connection)
         run = run_id or new_run_id()
         with ours_there(connection):
             own_target(connection, task=TASK, cluster_id=0, run=run, take_over=take_over, any_task=True)
         if _of_whole(connection):
-            _leave_whole(settings, connection, ours=ours)
+            _leave_whole(settings, connection, ours=ours is not None)
         else:
             leave(connection)
     return True
 
 
-def _clean_up(settings: Settings, into: Into, run_id: str) -> None:
-    """After an error, over a connection of its own: the other one may be gone, or within a statement."""
+def _clean_up(settings: Settings, into: Into, run_id: str, connection_id: int) -> bool:
+    """After an error, over a connection of its own: the other one may be gone, or within a statement.
+
+    Whether another try of the same run has had the server since: what is there is that one's.
+    """
     try:
-        clean(settings, into, run_id=run_id, ours=True)
+        clean(settings, into, run_id=run_id, ours=connection_id)
+    except FenceLost as error:
+        log.warning("drill_taken_over", into=into, why=error.message)
+        return True
     except BinlogError as error:
         log.warning("drill_left_behind", into=into, why=error.message, next="the next drill there drops it")
+    return False
 
 
 class _Kept:
-    """What is kept of a drill in the archive. ``begun``: the server is ours, and has what it may leave behind."""
+    """What is kept of a drill in the archive.
+
+    ``connection_id``: the server is that one's, and has what it may leave behind.
+    """
 
     def __init__(self, archive: Archive, drill: Drill, keep: int) -> None:
         self.archive, self.drill, self._keep = archive, drill, keep
-        self.begun = False
+        self.connection_id: int | None = None
 
     def put(self, **found: Any) -> None:
         """What is known by now."""

@@ -12,12 +12,15 @@ from pumphouse.archive.expire import Ages, ExpireReport, Tick, delete_orphans, e
 from pumphouse.archive.retention import Hold, Policy
 from pumphouse.errors import UsageError
 from pumphouse.loader.needs import needs_of
+from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
 from pumphouse.runs.copy import copy_at
-from pumphouse.settings import ServerSettings, Settings
+from pumphouse.settings import DOWNSTREAM, ServerSettings, Settings
 
 _ASKED_AT_ONCE = 8
 COPY = "archive.copy_root"
+# What Airflow calls the servers of sections.
+_SECTIONS, _SOURCE = {DOWNSTREAM: "target", "pumphouse_restore": "restore_target"}, "pumphouse_source"
 
 _SHOWN = 1000  # orphans, by name
 
@@ -40,7 +43,8 @@ def run(
         policy: how much is kept; None = as the settings say.
         without: names of servers that hold nothing, beside those of ``retention.without``; `COPY`, so that what the
             copy lacks may go.
-        servers: name -> server; None = the sections of the settings that name one.
+        servers: name -> server; None = the sections of the settings that name one. Then a target of the section
+            [airflow] that has none holds everything.
         orphans: what killed tasks left goes, too.
         dry_run: only say what would go.
         shown: of the dry run that somebody has agreed to: no more goes.
@@ -53,17 +57,19 @@ def run(
     if policy is None:
         policy = Policy(bases=settings.retention.keep_bases, days=settings.retention.keep_days)
     known = _servers(settings) if servers is None else servers
+    unread = _of_airflow(settings, known) if servers is None else ()
     copies = [COPY] if settings.archive.copy_root else []
-    if unknown := [name for name in without if name not in (*known, *copies)]:
+    if unknown := [name for name in without if name not in (*known, *unread, *copies)]:
         raise UsageError(
             f"no server of the settings is called {unknown[0]!r}",
-            hint=f"they are: {', '.join((*known, *copies)) or 'none'}",
+            hint=f"they are: {', '.join((*known, *unread, *copies)) or 'none'}",
         )
     left_out = {*without, *settings.retention.without}
     with Parts(settings) as parts:
         archive = parts.archive
         archive.genesis()  # says what to do where there is none, before any server is asked
         holds = ask({name: each for name, each in known.items() if name not in left_out}, archive.cluster_id)
+        holds += [_not_asked(name) for name in unread if name not in left_out]
         if copies and COPY not in left_out:
             holds += held_by_copy(archive, copy_at(settings, settings.archive.copy_root, archive), COPY)
         now = parts.cluster.tso()
@@ -111,3 +117,27 @@ def _servers(settings: Settings) -> dict[str, ServerSettings]:
         if not getattr(each, "scratch", False):
             found[section.removeprefix("targets.")] = each
     return found
+
+
+def _of_airflow(settings: Settings, known: Collection[str]) -> tuple[str, ...]:
+    """Targets that the section [airflow] names and no other section: connections that Airflow alone knows."""
+    airflow, found = settings.airflow, dict[str, None]()
+    replaced = airflow.restore_targets if "restore_targets" in airflow.model_fields_set else ()
+    restored = tuple(name for name in replaced if name != _SOURCE)
+    for names, own in ((airflow.load_targets, "target"), (airflow.gc_targets, "target"), (restored, "restore_target")):
+        for name in names:
+            # One alone is another name of the section, as for GC.
+            alone = len(names) == 1 and name not in settings.targets
+            if (own if alone else _SECTIONS.get(name, name)) not in known:
+                found[name] = None
+    return tuple(found)
+
+
+def _not_asked(name: str) -> Hold:
+    return Hold(
+        who=name,
+        ts=Tso(0),
+        restorable=True,
+        why="is a connection that Airflow alone knows: it has no section [targets.…]",
+        hint=f"`airflow dags trigger binlog_maintenance` asks it; or let go of what it may need: --without {name}",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import IO
 
 from pumphouse import advice
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import losses_of
 from pumphouse.archive.sourced import is_captured
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import LoadError, RestoreError, TargetUnreachable, UsageError
@@ -25,7 +27,6 @@ from pumphouse.flashback.report import MOST_CONFLICTS, FlashbackReport, TableCou
 from pumphouse.flashback.sqlfile import SqlFile
 from pumphouse.flashback.statements import Row, ranks
 from pumphouse.flashback.there import TableThere, look_at
-from pumphouse.loader.losses import losses_of
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.rules import routes_of
 from pumphouse.loader.target import TargetConnection
@@ -68,6 +69,11 @@ class Chosen:
     txns: tuple[Tso, ...] = ()
     tables: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Of what is chosen within the range, '' = all of it: flashbacks of one range are told apart by it."""
+        chosen = [sorted(self.txns), sorted(self.tables), sorted(self.keys)]
+        return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12] if any(chosen) else ""
 
     def sought(self, end: Tso) -> Sought:
         """The range, of an archive that ends at ``end``; UsageError."""
@@ -124,7 +130,7 @@ def run(
         into: section of the settings that names the server; of a target, as its load calls the tables.
         apply: change the server; else it is only looked at.
         files: what is written.
-        accept_losses: go on although something since the first change was declared lost: a later change may be.
+        accept_losses: go on although something since the first change is lost: a later change may be.
         batch_rows: most rows of one transaction on the server.
         progress: told of each step.
 
@@ -169,7 +175,10 @@ def run(
             report.notes += unseen(there, {each.place[0] for each in tables.values()})
             if apply or files.sql is not None:
                 _require_whole(report, accept_losses=accept_losses)
-            _Runner(there, report, tables, files, apply=apply, rows=batch_rows, progress=progress).run(changes)
+            runner = _Runner(
+                there, report, tables, files, chosen.digest(), apply=apply, rows=batch_rows, progress=progress
+            )
+            runner.run(changes)
     return report
 
 
@@ -224,7 +233,7 @@ def _require_whole(report: FlashbackReport, *, accept_losses: bool) -> None:
             hint="nothing was changed; --table names the others",
             problems=dict(report.problems),
         )
-    if (report.losses.declared or report.losses.binlog_skipped) and not accept_losses:
+    if report.losses.certain and not accept_losses:
         raise RestoreError(
             f"the archive has losses since {show(report.after)}, and a later change of a row may be among them: "
             + "; ".join(report.losses.lines()),
@@ -241,6 +250,7 @@ class _Runner:
         report: FlashbackReport,
         tables: Mapping[int, TableThere],
         files: Files,
+        selection: str,
         *,
         apply: bool,
         rows: int,
@@ -250,12 +260,14 @@ class _Runner:
         self._apply, self._most, self._progress = apply, rows, progress
         self._rank = ranks(list(tables.values()))
         what = f"a flashback of {report.server}: changes of ({show(report.after)}, {show(report.until)}]"
+        what += f", selection {selection}" * bool(selection)
         stop = "Stop at the first error (no --force): then nothing of its transaction counts."
         self._sql = None if files.sql is None else SqlFile(files.sql, [f"Does {what}.", stop], new=True)
         redo = files.redo or (None if files.sql is None else files.sql.with_suffix(".redo.sql"))
         if redo is None and apply:
             server = re.sub(r"[^\w.@-]+", "-", report.server)
-            redo = Path(f"flashback-{server}-{int(report.after)}-{int(report.until)}.redo.sql")
+            of = f"{int(report.after)}-{int(report.until)}" + f"-{selection}" * bool(selection)
+            redo = Path(f"flashback-{server}-{of}.redo.sql")
         self._redo = None if redo is None else SqlFile(redo, [f"Undoes {what}.", stop], new=not apply, undoes=True)
         self._path = files.report
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.losses import Losses, losses_of, together
 from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.history.changes import Asked, Changed, changes, moment_in, range_in, require_columns, tables_of
@@ -17,7 +18,6 @@ from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.versions import Begin, Version, versions
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
-from pumphouse.loader.losses import Losses, losses_of, together
 from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts

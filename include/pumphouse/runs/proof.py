@@ -88,6 +88,11 @@ def prove(
                 archive_end=archive.end(),
             )
         view, load, rules, plan = _whole(settings, archive, target, moment, task)
+        if begun is not None and moment != stand.at and begun.plan_sha256 != digest_of(plan, rules.routes):
+            # The archive's side is another one by now, and the target has gone on: it is asked where it stands.
+            begun, moment = None, stand.at
+            _require_there(stand, moment if at is None else at, begun, address(target))
+            view, load, rules, plan = _whole(settings, archive, target, moment, task)
         found = subjects(view, plan, rules, left_out, only)
         unknown = sorted(set(only) - {each.name.lower() for each in found})
         if unknown:
@@ -276,6 +281,7 @@ def _carried_out(
             begun_ms=int(clock.now() * 1000),
             losses=tuple(plan.losses.lines()),
             where=where,
+            ruled=tuple(f"{what} ({why})" for what, why in plan.ruled.items()),
         )
     return Prover(given, begun, progress, clock).run()
 

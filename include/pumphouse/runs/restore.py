@@ -50,6 +50,7 @@ def run(
     accept_losses: bool = False,
     replace: str = "",
     anew: bool = False,
+    once: str = "",
     plan_only: bool = False,
     follow: bool = False,
     progress: Progress = silent,
@@ -70,10 +71,11 @@ def run(
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
         run_id: the same id may take over from itself.
         take_over: end another run that holds the target.
-        accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
+        accept_losses: restore although something in the range is lost; without it that is a RestoreError.
         replace: the target's name, as ``check.server`` of the report says it: its data may go. What a run of the same
             steps that has not ended put there goes without.
         anew: a restore to the same moment that did not end begins anew, in place of going on where it stopped.
+        once: digest of a yes that counts for one restore: a later try with it finds the restore done; '' = no such yes.
         plan_only: a dry run that does not look at the target.
         follow: then load on, to the archive's end of that time. One that was killed in its load goes on with that.
         progress: told of each step.
@@ -108,12 +110,13 @@ def run(
         if dry_run and plan_only:
             report = report.planned(plan.steps(given).followed(on))
             return RestoreReport(dry_run=True, load=report, followed=_load_on(parts, given, on), **told)
-        check = check_target(settings, into, plan, view)
+        check = check_target(settings, into, plan, view, task)
         if check.notes:
             log.warning("restore_target_not_compared", server=address(target), notes=check.notes)
         with TargetConnection.open(target, owner=not dry_run, section=into) as connection:
-            # By an earlier run of this command, whose load has not ended: nothing is dropped.
-            restored = on is not None and not anew and state.is_ready_with(connection, task, on.digest)
+            # By an earlier run of this command, whose load has not ended, or by an earlier try with the same yes, which
+            # was to what the server held then: nothing is dropped.
+            restored = _is_restored(connection, task, known_by := "" if anew else once if on is None else on.digest)
             owner, digest = None, plan.steps(given).followed(on).digest()
             if not dry_run:
                 if not restored:
@@ -129,14 +132,14 @@ def run(
                     take_over=take_over,
                     any_task=True,
                 )
-                if not restored:
-                    # Under the lock once more: the run that had begun it may have ended it meanwhile.
+                # Under the lock once more: the run that had begun it may have ended it meanwhile.
+                if not (restored := restored or _is_restored(connection, task, known_by)):
                     check.require_named(
                         replace, follow=follow, own=not anew and state.has_begun(connection, task, digest)
                     )
                     if shown is not None:
                         _require_no_later(connection, view)
-            steps = plan.steps(given, places_beside(connection, plan, view)).followed(on)
+            steps = plan.steps(given, places_beside(connection, plan, view)).followed(on, once=once)
             if restored:
                 report = report.planned(steps, steps.all_done, dry_run=dry_run)
             elif owner is None:
@@ -148,6 +151,11 @@ def run(
             there = connection if restored or owner is not None else None
             followed = _load_on(parts, given, on, there, owner, progress)
     return RestoreReport(dry_run=dry_run, check=check, load=report, followed=followed, **told)
+
+
+def _is_restored(connection: TargetConnection, task: str, known_by: str) -> bool:
+    """Whether what is written down of a restored target is of that digest; '' = of none."""
+    return bool(known_by) and state.is_ready_with(connection, task, known_by)
 
 
 def _load_on(

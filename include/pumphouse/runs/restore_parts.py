@@ -73,7 +73,7 @@ def run(
         dry_run: only plan, and look at the server; nothing is changed.
         run_id: the same id may take over from itself.
         take_over: end another run of a restore of parts on that server.
-        accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
+        accept_losses: restore although something in the range is lost; without it that is a RestoreError.
         anew: what an unfinished restore of parts has built there in our schema goes, and this one begins.
         plan_only: a dry run that does not look at the server.
         progress: told of each step.

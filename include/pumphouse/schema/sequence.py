@@ -21,6 +21,13 @@ from pumphouse.schema.versions import TableVersion
 _NAME = r'(?:`((?:[^`]|``)*)`|"((?:[^"]|"")*)")'
 _SETVAL = re.compile(rf"\s*select\s+setval\s*\(\s*{_NAME}\s*\.\s*{_NAME}\s*,\s*(-?\d+)\s*\)\s*;?\s*", re.IGNORECASE)
 _RESTART = re.compile(r"\brestart\b(?:\s*(?:with|=)?\s*(-?\d+))?", re.IGNORECASE)
+# What no option of a statement is written in: quoted names, and texts and comments.
+_QUOTED = re.compile(
+    r"""(`(?:[^`]|``)*`|"(?:[^"]|"")*")|'(?:[^'\\]|\\.|'')*'|/\*.*?\*/|--\s[^\n]*|\#[^\n]*""", re.DOTALL
+)
+_ALTERS = re.compile(
+    r"\s*alter\s+sequence\s+(?:if\s+exists\s+)?(?:``|[^\s.`]+)(?:\s*\.\s*(?:``|[^\s.`]+))?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,8 @@ def _plain(ticked: str | None, doubled: str | None) -> str:
 
 def restart_of(job: Job, info: TableInfo) -> int | None:
     """Value that an ALTER SEQUENCE begins anew with; the job says it in its statement alone."""
-    found = _RESTART.search(job.query)
+    said = _QUOTED.sub(lambda each: "``" if each[1] else " ", job.query)
+    found = _RESTART.search(_ALTERS.sub("", said, count=1))
     if found is None:
         return None
     return int(found[1] or sequence_raw(info)["start"])

@@ -187,15 +187,15 @@ def left_out(info: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[s
     """What the target's table lacks, or has otherwise, in words."""
     kept = {index.id for index in plain_indexes(on_target(info, dialect, bare=bare), dialect)}
     own = _of_mariadb(info)
-    why = {True: "can be on a MariaDB alone", False: "is over an expression"}
+    why = {True: "only a MariaDB has such an index", False: "it is over an expression or a column that is left out"}
     notes = notes_of(info, dialect, bare=bare) + [
-        f"index {index.name} {why[index.id in own]} and is left out"
+        f"index {index.name} of {info.name} is left out: {why[index.id in own]}"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
     ]
     kept_keys = foreign_keys("", info)
     return notes + [
-        f"foreign key {cistr(fk.get('fk_name'))} is not enforced by the source and is left out"
+        f"foreign key {cistr(fk.get('fk_name'))} of {info.name} is left out: the source does not enforce it"
         for fk in info.raw.get("fk_info") or ()
         if fk.get("state", 5) == 5 and int(fk.get("id") or 0) not in kept_keys
     ]

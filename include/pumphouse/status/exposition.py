@@ -65,6 +65,7 @@ def gauges(found: Status) -> CollectorRegistry:
     failed = [((what,), 1) for what in archive.failed]
     each("archive_failed", "1 = the last one failed, and none has ended well since", failed, "what")
     gauge("archive_lost_ranges", "Ranges of Pumps that were declared lost", archive.declared_lost)
+    gauge("archive_binlogs_skipped", "1 = TiDB said at the newest window that it skips binlogs", archive.binlog_skipped)
     held = [((by.who,), 1) for by in archive.held_by]
     each("archive_held", "1 = the next window waits for this one", held, "who")
     gauge("drill_age_seconds", "Since the last drill ended", drill.age_s if drill else None)

@@ -27,6 +27,7 @@ OPEN_S = 10.0
 CAPTURE_LAG_S = 60.0
 _SHOWN = 5
 _DUMP = "pumphouse archive dump"
+NO_DUMP = "nothing can be restored: there is no dump of the tables that there were when it began"
 # In the name of a run: of a DAG.
 _OF_DAG = " of "
 
@@ -44,8 +45,10 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     if not no_cluster:
         late = late_s(status.archive.interval_s)
         found += [*_copy(status, settings)]
-        found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
-        found += [*_captures(status), *_consumers(status, settings)]
+        own = consumer_id(settings.archive.archive_id)
+        found += [*_archive(status, late, own), *_writers(status)]
+        found += [each for pump in status.pumps for each in _pump(pump)]
+        found += [*_captures(status, late), *_consumers(status, own)]
     scratch = {f"targets.{name}" for name, each in settings.targets.items() if each.scratch}
     loaded = [each for each in status.targets if each.at is not None or each.section not in scratch]
     late_load_s, begins = LATE_S if no_cluster else LATE_S + late, _begins(status)
@@ -101,7 +104,7 @@ def _proofs(status: Status, settings: Settings) -> Iterator[Finding]:
         yield _error(f"[{each.section}] {each.address}", f"{what}{more}", again)
 
 
-def _captures(status: Status) -> Iterator[Finding]:
+def _captures(status: Status, late_s: float) -> Iterator[Finding]:
     """What of a source comes late or not at all: its binlogs are deleted one day, whether they were read or not."""
     for each in status.captures:
         who = f"capture {each.capture_id} of {each.source}"
@@ -117,7 +120,8 @@ def _captures(status: Status) -> Iterator[Finding]:
             yield _warning(who, what, f"pumphouse capture resume {each.capture_id}")
         elif each.lag_s > CAPTURE_LAG_S:
             what = f"it is {each.lag_s:.0f} s behind" + (f": {each.reason}" if each.reason else "")
-            yield _warning(who, what, "pumphouse capture status; pumphouse pumps")
+            stands = bool(each.reason) or each.lag_s > late_s
+            yield (_error if stands else _warning)(who, what, "pumphouse capture status; pumphouse pumps")
         if each.state == "running" and each.semi_sync is False:
             what = "the source's commits do not wait for it (semi-sync is off there, or fell back)"
             yield _warning(who, what, "pumphouse capture check; pumphouse pumps")
@@ -138,27 +142,28 @@ def _begins(status: Status) -> bool:
 
 def _writers(status: Status) -> Iterator[Finding]:
     """Whether anybody takes prewrites; without an archive, that is what comes first anyway."""
-    takes = [
-        each
-        for each in status.pumps
-        if each.state == NodeState.ONLINE and not (each.silent or each.problem or each.read_only or each.writer_failed)
-    ]
+    online = [each for each in status.pumps if each.state == NodeState.ONLINE and not (each.silent or each.problem)]
+    takes = [each for each in online if not (each.read_only or each.writer_failed)]
     if status.archive.begin is not None and not takes:
         what = "none takes prewrites: every writer stands still"
-        yield _error("Pumps", what, "pumphouse pump run, on the data directory of each; pumphouse pumps")
+        # `_pump` says of each one what it wants.
+        full = [each for each in online if each.read_only and not each.writer_failed]
+        run = "pumphouse pump run, on the data directory of each; pumphouse pumps"
+        others = f"; {run}" if len(full) < len(status.pumps) else ""
+        yield _error("Pumps", what, f"pumphouse gc{others}" if full else run)
 
 
-def _archive(status: Status, late_s: float) -> Iterator[Finding]:
+def _archive(status: Status, late_s: float, own: str) -> Iterator[Finding]:
     archive = status.archive
     if archive.end is None or archive.begin is None:
         begun = "there is no archive" not in archive.problem
         what = archive.problem or "it does not answer"
         yield _error("archive", what, "pumphouse archive ls" if begun else archive.next or "pumphouse archive init")
         return
-    if archive.checkpoint is None:
+    if archive.checkpoint is None and own not in dict(status.unread):
         yield _error("archive", "the Pumps do not know it: their GC does not wait for it", "pumphouse archive init")
-    for doubt in archive.doubts:
-        yield _error("archive", doubt, "pumphouse archive verify")
+    for doubt, again in archive.doubts.items():
+        yield _error("archive", doubt, again)
     if archive.end > status.now + (int(_AHEAD_S * 1000) << 18):
         what = f"it ends in the future, at {show(archive.end)}: the clock here, or of what gives out TSOs, is wrong"
         yield _error("archive", what, "date -u, here and on the host of the TSOs")
@@ -167,6 +172,7 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
     for name, how in archive.failed.items():
         again = "pumphouse snapshot" if name == "snapshot" else _DUMP
         yield _error("archive", f"the last {name} failed, {how}", again)
+    yield from _written(archive)
     yield from _restorable(archive)
     for table, why in archive.without.items():
         what = f"its newest dump lacks {table}, by a rule of dump.without: {why}"
@@ -176,18 +182,27 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
         yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")
 
 
+def _written(archive: ArchiveStatus) -> Iterator[Finding]:
+    """What is written now, and may be in no window."""
+    if archive.binlog_skipped:
+        what = f"it skips binlogs (ignore-error), as it said at {show(archive.end or 0)}: what it writes is in no Pump"
+        yield _error("TiDB", what, f"curl -X POST http://TIDB:10080/binlog/recover, of each TiDB; then {_DUMP}")
+    for node_id in archive.unsynced:
+        what = "it runs without fsync: what it answered may be lost with the power"
+        yield _warning(f"Pump {node_id}", what, "pumphouse pump run, on its data directory, with pump.sync_log = true")
+
+
 def _restorable(archive: ArchiveStatus) -> Iterator[Finding]:
     """What no restore can do."""
     if archive.restorable_from is None:
-        what = "nothing can be restored: there is no dump of the tables that there were when it began"
-        yield _warning("archive", what, _DUMP)
+        yield _error("archive", NO_DUMP, _DUMP)
     elif archive.stops is None:
-        what = "whether a DDL stops restores of the whole is not known: its schema was not read in time"
+        what = "whether a DDL or a loss stops restores of the whole is not known: it was not read in time"
         yield _warning("archive", what, "pumphouse restore --to latest --dry-run")
     elif archive.stops:
         first, *more = archive.stops
         also = f"; behind that, {len(more)} more" if more else ""
-        yield _error("archive", f"the whole is restorable up to {show(first.at)} alone: {first.why}{also}", _DUMP)
+        yield _error("archive", f"the whole is restorable only up to {show(first.at)}: {first.why}{also}", _DUMP)
 
 
 def _copy(status: Status, settings: Settings) -> Iterator[Finding]:
@@ -227,6 +242,11 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
         yield _warning(who, what, look)
 
 
+def _named(table: str) -> str:
+    """What a resync is given of what a rule named: a pattern is no table."""
+    return "each of its tables" if "*" in table else table
+
+
 def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Finding]:
     loads, name = not only_restored(target.section), target.section.removeprefix("targets.")
     load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
@@ -238,10 +258,10 @@ def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Fi
     rules = "load.rules" if name == "target" or not loads else f"targets.{name}.rules"
     for table, why in target.parked.items():
         without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
-        yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")
+        yield _warning(who, f"{table} is {why}", f"{load} --resync {_named(table)}{without}")
     for table, why in target.left_out.items():
         what = f"{table} is {why}; the rule is gone, and the table still stands as it was then"
-        yield _warning(who, what, f"{load} --resync {'each of its tables' if '*' in table else table}")
+        yield _warning(who, what, f"{load} --resync {_named(table)}")
     if target.problem:
         then = f"pumphouse status, when it is back, or address, user and password of [{target.section}] are right"
         yield (_error if loads else _warning)(who, target.problem, then)
@@ -278,8 +298,13 @@ def _unloaded(who: str, target: TargetStatus, load: str, *, begins: bool) -> Ite
         yield _warning(who, "it was never loaded", load)
 
 
-def _consumers(status: Status, settings: Settings) -> Iterator[Finding]:
-    own = consumer_id(settings.archive.archive_id)
+def _consumers(status: Status, own: str) -> Iterator[Finding]:
+    for name, why in status.unread:
+        if name:
+            gone = "pumphouse archive init" if name == own else f"pumphouse consumer unregister {name}"
+            yield _error(f"consumer {name}", why, gone)
+        else:
+            yield _error("captures", why, "pumphouse capture status")
     for each in status.consumers:
         if each.stale and each.node_id != own:
             what = f"has written no checkpoint for {each.age_s / 3600:.1f} h and holds the Pumps' GC at "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pumphouse.model.tso import Tso, compose, physical_ms, to_datetime
-from pumphouse.status.findings import ago
+from pumphouse.status.findings import CAPTURE_LAG_S, NO_DUMP, ago
 from pumphouse.status.past import Event, Past
-from pumphouse.status.report import Severity, Status
+from pumphouse.status.report import CaptureStatus, Severity, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +39,31 @@ def headline(status: Status, past: Past | None = None) -> Headline:
     errors = sum(each.severity is Severity.ERROR for each in status.findings)
     if archive.end is None:
         return Headline(mood="bad", word="Not safe", says=(archive.problem or "there is no archive",))
-    since = f"{clock(archive.end)}, {ago(archive.age_s)} ago"
-    says: list[str] = []
     if archive.restorable_from is None:
-        says.append("nothing can be restored")
-    else:
-        says.append(f"restorable from {clock(from_second(archive.restorable_from))}")
+        return Headline(mood="bad", word="Not safe", says=(NO_DUMP, f"archived until {clock(archive.end)}"))
+    since = f"{clock(archive.end)}, {ago(archive.age_s)} ago"
+    says = [f"restorable from {clock(from_second(archive.restorable_from))}"]
     stopped = archive.stops[0] if archive.stops else None
     if stopped is not None:
-        says.append(f"the whole is restorable up to {clock(stopped.at)} alone, until the next dump: {stopped.why}")
+        says.append(f"the whole is restorable only up to {clock(stopped.at)}, until the next dump: {stopped.why}")
     proven = past.proven if past else None
     if past is not None:
         says.append("never proved" if proven is None else _proved(proven, status.now))
-    behind = [each for each in status.captures if each.state != "running"]
-    says += [
-        f"capture {each.capture_id} is {each.state}: what {each.source} wrote since is not there" for each in behind
-    ]
+    # The archive's end goes on without a capture: what the source wrote meanwhile is not there all the same.
+    behind = [each for each in status.captures if each.state != "running" or each.lag_s > CAPTURE_LAG_S]
+    says += [_behind(each) for each in behind]
     if errors or archive.late or behind or stopped:
         first = f"the archive stands still: safe until {since}" if archive.late else f"safe until {since}"
         return Headline(mood="bad", word="Late" if archive.late else "Needs a hand", says=(first, *says))
     if status.findings:
         return Headline(mood="warn", word="Safe, with remarks", says=(f"until {since}", *says))
     return Headline(mood="good", word="Safe", says=(f"until {since}", *says))
+
+
+def _behind(capture: CaptureStatus) -> str:
+    stands = f"{ago(capture.lag_s)} behind" if capture.state == "running" else capture.state
+    why = f" ({capture.reason})" if capture.reason else ""
+    return f"capture {capture.capture_id} is {stands}: what {capture.source} wrote since is not there{why}"
 
 
 def _proved(proof: Event, now: Tso) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NoReturn, TypeVar
@@ -15,7 +15,7 @@ import grpc
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.copied import behind
-from pumphouse.archive.coverage import judge_all
+from pumphouse.archive.coverage import is_done, judge_all
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import last_drill
 from pumphouse.archive.failed import read_failed
@@ -30,6 +30,7 @@ from pumphouse.errors import (
     BadManifest,
     BinlogError,
     ConfigError,
+    CorruptionError,
     HistoryUnavailable,
     SchemaError,
     StoreUnavailable,
@@ -78,6 +79,7 @@ WITHIN_S = 1.2
 _ONE_S = 0.9
 # A cluster that has not answered by then: the archive is looked at without it.
 _ALONE_S = 0.5
+_VERIFY = "pumphouse archive verify"
 
 # Looks of this process that wait for a store or a registry which does not answer; another one does not ask them.
 # Each archive of each cluster has its own: one that hangs blinds nobody to the others.
@@ -117,11 +119,13 @@ def look(
     asked_registry = Asked(partial(_registry, parts) if asks else _nobody)
     alone = Asked(partial(_alone, asked_registry, settings.archive, now) if asks else _nobody)
     registry = asked_registry.answer(left())
-    known = registry if isinstance(registry, tuple) else None
+    known = registry if isinstance(registry, _Registry) else None
     archive = Asked(lambda: _archive(parts.archive, parts.cluster, now)) if known else alone
-    nodes = known[1] if known else []
+    nodes = known.pumps if known else []
     pumps = [
-        (node, Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
+        (node, Asked(partial(_ask, node, known.cluster_id if known else 0, settings.tls)))
+        for node in nodes
+        if not node.left
     ]
     copied = Asked(partial(_copy, parts, settings)) if known and settings.archive.copy_root else None
     stops = Asked(lambda: stops_of(parts.archive, settings.load.rules)) if known else None
@@ -152,8 +156,9 @@ def look(
         archive=replace(found, late_s=late_s(found.interval_s)),
         pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
         targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
-        consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
-        captures=tuple(capture_status(each, clock.now()) for each in (known[3] if known else [])),
+        consumers=tuple(_consumer(node, stale_s, clock) for node in (known.consumers if known else [])),
+        captures=tuple(capture_status(each, clock.now()) for each in (known.captures if known else [])),
+        unread=known.unread if known else (),
     )
     why = "" if known else _why(registry)
     return replace(status, findings=findings(status, why, settings))
@@ -207,13 +212,36 @@ def _why(answer: Any) -> str:
 # -- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus], list[CaptureRecord]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Registry:
+    """What a cluster knows; ``unread`` as in `Status`."""
+
+    cluster_id: int
+    pumps: list[NodeStatus]
+    consumers: list[NodeStatus]
+    captures: list[CaptureRecord]
+    unread: tuple[tuple[str, str], ...]
+
+
+def _registry(parts: Parts) -> _Registry:
     cluster: Cluster = parts.cluster
-    return (
-        cluster.cluster_id(),
-        cluster.readable_nodes(NodeKind.PUMP),
-        cluster.readable_nodes(NodeKind.DRAINER),
-        cluster.captures(),
+    unread = []
+    try:
+        consumers = cluster.nodes(NodeKind.DRAINER)
+    except CorruptionError as error:
+        consumers = cluster.readable_nodes(NodeKind.DRAINER)
+        unread.append((str(error.facts["node_id"]), str(error)))
+    try:
+        captures = cluster.captures()
+    except CorruptionError as error:
+        captures = cluster.readable_captures()
+        unread.append(("", str(error)))
+    return _Registry(
+        cluster_id=cluster.cluster_id(),
+        pumps=cluster.readable_nodes(NodeKind.PUMP),
+        consumers=consumers,
+        captures=captures,
+        unread=tuple(unread),
     )
 
 
@@ -237,7 +265,7 @@ def capture_status(record: CaptureRecord, now: float) -> CaptureStatus:
 
 def _alone(registry: Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:
     """What the archive says by itself, where the cluster has not answered after a while; it cannot be waited for."""
-    if isinstance(registry.answer(_ALONE_S), tuple):
+    if isinstance(registry.answer(_ALONE_S), _Registry):
         return None
     return _archive(Archive.alone(settings), None, now)
 
@@ -262,7 +290,7 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         age_s=_behind(end, now),
         verified_to=verified,
         doubts=doubts,
-        checkpoint=None if cluster is None else consumer.checkpoint(cluster, archive.archive_id),
+        checkpoint=_checkpoint(archive, cluster),
         held_by=() if cluster is None else _held_by(cluster, known, declared, end),
         declared_lost=len(declared),
         interval_s=None if last is None else _interval_s(archive, kept.start, last, now),
@@ -270,7 +298,16 @@ def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStat
         without={each.name: each.why for base in archive.bases(MAX_TSO)[-1:] for each in base.without},
         drill=_drill(archive, now),
         red=tuple(_red(each) for each in red_proofs(archive)),
+        binlog_skipped=None if last is None else last.binlog_skipped,
+        unsynced=tuple(each.node_id for each in known if not (each.sync_log or is_done(each))),
     )
+
+
+def _checkpoint(archive: Archive, cluster: Cluster | None) -> Tso | None:
+    try:
+        return None if cluster is None else consumer.checkpoint(cluster, archive.archive_id)
+    except CorruptionError:
+        return None  # it is among the consumers
 
 
 def _interval_s(archive: Archive, begin: Tso, last: Manifest, now: Tso) -> float:
@@ -344,19 +381,22 @@ def _failed(archive: Archive, last: Manifest | None) -> dict[str, str]:
     return found
 
 
-def _doubts(archive: Archive, cluster: Cluster | None) -> tuple[Tso | None, tuple[str, ...]]:
+def _doubts(archive: Archive, cluster: Cluster | None) -> tuple[Tso | None, dict[str, str]]:
     """Up to where the archive was verified, as far as that is known, and why it cannot be relied on as it is."""
-    noted, doubts = None, list(archive.store.losing())
+    noted, doubts = None, dict.fromkeys(archive.store.losing(), _VERIFY)
     try:
         if cluster is not None:
             consumer.require(archive, cluster)
+    except CorruptionError as error:
+        if "node_id" not in error.facts:  # else it is among the consumers, of which nothing can be read
+            doubts[str(error)] = "pumphouse archive init"
     except BinlogError as error:
-        doubts.append(error.message)
+        doubts[error.message] = "pumphouse archive ls"
     try:
         noted = read_verified(archive)
     except BadManifest as error:
-        doubts.append(str(error))
-    return None if noted is None else noted.end, tuple(doubts)
+        doubts[str(error)] = _VERIFY
+    return None if noted is None else noted.end, doubts
 
 
 def _held_by(

@@ -15,6 +15,7 @@ import structlog
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.drills import Drill, latest_drills
+from pumphouse.archive.losses import losses_of
 from pumphouse.archive.proofs import DRILL, Proof, read_proofs
 from pumphouse.archive.view import read_view
 from pumphouse.errors import BinlogError
@@ -56,7 +57,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """What a Pump had in (start, end] was declared lost; of no Pump (''): a DDL that no restore of the whole passes.
+    """What a Pump had in (start, end] was declared lost; of no Pump (''): what else no restore of the whole passes.
 
     ``why``: in words.
     """
@@ -126,7 +127,11 @@ def _judgements(archive: Archive) -> Iterator[Event]:
 
 
 def _stopping(archive: Archive, start: Tso, end: Tso, bases: Sequence[Tso], rules: Rules) -> Iterator[Hole]:
-    """From each DDL that no load or restore carries out to the next dump; other tables by themselves are restorable."""
+    """What no restore of the whole passes and no Pump lost.
+
+    From each DDL that no load or restore carries out to the next dump: other tables by themselves are restorable. And
+    where TiDB skipped binlogs.
+    """
     try:
         view = read_view(archive, end=end)
     except BinlogError as error:
@@ -135,6 +140,8 @@ def _stopping(archive: Archive, start: Tso, end: Tso, bases: Sequence[Tso], rule
     for stop in stopping(view.timeline, start, end, rules):
         behind = (base for base in bases if base > stop.at)
         yield Hole(start=stop.at, end=next(behind, end), node_id="", why=stop.why)
+    for each in losses_of(view.windows, after=start, upto=end).binlog_skipped:
+        yield Hole(start=each.start, end=each.end, node_id="", why="TiDB skipped binlogs")
 
 
 def _judged(kind: Kind, found: Proof | Drill, good: bool, of: str) -> Event:

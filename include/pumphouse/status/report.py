@@ -78,7 +78,10 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A DDL that no restore of the whole can pass. ``at``: the last moment before it; ``why``: in words."""
+    """What no restore of the whole passes: a DDL, or a loss that nobody accepted.
+
+    ``at``: the last moment before it; ``why``: in words.
+    """
 
     at: Tso
     why: str
@@ -93,12 +96,15 @@ class ArchiveStatus:
     ``interval_s``: length of its newest windows, the longest of them. ``failed``: snapshot or dump -> how it failed,
     and has not ended well since. ``without``: tables that its newest dump lacks by a rule, with the reason.
     ``next``: what has to be typed before `archive init` where there is no archive ('' = nothing).
-    ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
+    ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged; to what
+    to type next.
     ``expired``: from when on it is kept, '' = from genesis on. ``marks``: moment -> why it is kept.
     ``copy`` None: the settings name none.
     ``late_s``: an end that is older is late, as far as the length of its windows tells.
     ``drill`` None: none has ended. ``red``: proofs that found a difference, which no later one found gone.
-    ``stops``: what no restore of the whole can pass, until the next dump; None: that is not known.
+    ``stops``: what no restore of the whole passes, until the next dump; None: that is not known.
+    ``binlog_skipped``: whether TiDB said at its newest window that it skips binlogs; None: nobody could be asked.
+    ``unsynced``: Pumps that run without fsync.
     """
 
     url: str
@@ -116,13 +122,15 @@ class ArchiveStatus:
     failed: dict[str, str] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
     next: str = ""
-    doubts: tuple[str, ...] = ()
+    doubts: dict[str, str] = field(default_factory=dict)
     drill: DrillStatus | None = None
     red: tuple[RedProof, ...] = ()
     expired: str = ""
     marks: dict[str, str] = field(default_factory=dict)
     copy: CopyStatus | None = None
     stops: tuple[Stop, ...] | None = ()
+    binlog_skipped: bool | None = None
+    unsynced: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -235,7 +243,10 @@ class CaptureStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All of it, and what wants a hand, the worst first."""
+    """All of it, and what wants a hand, the worst first.
+
+    ``unread``: the consumer ('' = a capture) whose registered value cannot be read, and why not; one of each kind.
+    """
 
     cluster: str
     now: Tso
@@ -244,6 +255,7 @@ class Status:
     targets: tuple[TargetStatus, ...]
     consumers: tuple[ConsumerStatus, ...]
     captures: tuple[CaptureStatus, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property

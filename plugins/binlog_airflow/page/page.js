@@ -4,6 +4,16 @@
 const EVERY_MS = 15_000;
 const framed = window.parent !== window;
 
+// Resolved while no button of the mouse is down. A page that moves between press and release takes the click away, so
+// what is answered late waits for it.
+let released = Promise.resolve();
+document.addEventListener("pointerdown", () => {
+  released = new Promise((free) => {
+    const after = () => setTimeout(free); // the click comes behind it
+    for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, after, { once: true });
+  });
+});
+
 function theme() {
   const said = localStorage.getItem("theme");
   if (said === "light" || said === "dark") document.documentElement.dataset.theme = said;
@@ -88,6 +98,7 @@ async function search(form) {
   const answer = await fetch(new URL(`search?${query}`, location.href));
   if (!answer.ok || answer.redirected) throw new Error(`Airflow refused it (${answer.status})`);
   const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  await released;
   document.getElementById("found").replaceChildren(...document.adoptNode(found.body).childNodes);
 }
 
@@ -116,15 +127,17 @@ function held() {
 async function again() {
   if (document.hidden) return;
   const answer = await fetch(location.href).catch(() => null);
+  const text = answer?.ok && !answer.redirected ? await answer.text().catch(() => null) : null;
+  await released;
   const stale = document.getElementById("stale");
-  if (!answer?.ok || answer.redirected) {
+  if (text === null) {
     const why = "Airflow does not answer: what stands here is old, and it does not get newer. Load the page again.";
     if (stale && !stale.textContent) stale.textContent = why;
     return;
   }
   if (stale) stale.textContent = "";
   const focused = held(), scrolled = document.querySelector(".scroll")?.scrollTop;
-  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const found = new DOMParser().parseFromString(text, "text/html");
   for (const id of ["seen", "rest"]) {
     const fresh = found.getElementById(id);
     if (fresh) document.getElementById(id)?.replaceWith(document.adoptNode(fresh));
@@ -167,6 +180,7 @@ document.addEventListener("DOMContentLoaded", () => {
       // Its tables are looked at when the form is sent: that reads the archive's schema.
       const asked = field.value, { to, target } = conf(form);
       const found = await check(form, { to, target }).catch((error) => ({ refused: error.message }));
+      await released;
       if (field.value === asked) said.textContent = found.moment || found.refused;
     });
     sends(form, start, document.getElementById("answer"));

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param
 
 from binlog_airflow import tasks
-from binlog_airflow.approval import SHOWN, RestoreApproval
+from binlog_airflow.approval import APPROVED, RestoreApproval
 from binlog_airflow.operators import PumphouseOperator, run_of
 from binlog_airflow.served import AirflowSkipException
 from binlog_airflow.workflows.names import Names
@@ -46,9 +46,12 @@ class RestoreOperator(_PlannedOperator):
 
     def work(self, context: Context) -> Any:
         """The approved plan, and no other."""
-        approved = context["ti"].xcom_pull(task_ids="approve", key=SHOWN)
+        yes = context["ti"].xcom_pull(task_ids="approve", key=APPROVED)
+        tasks.require_answered(self.plan, yes)
         form = tasks.RestoreForm.of(context["params"])
-        done, self.flow = tasks.restore_target(self.plan, form, run_of(context), approved, self.here)
+        done, self.flow = tasks.restore_target(
+            self.plan, form, run_of(context), yes["plan"], self.here, once=yes["answer"]
+        )
         return done
 
 
@@ -153,7 +156,7 @@ def make(names: Names) -> DAG:
                 True, type="boolean", title="Dry run", description="only show the plan; off: ask, then restore"
             ),
             "accept_losses": Param(
-                False, type="boolean", title="Accept losses", description="restore although binlogs were declared lost"
+                False, type="boolean", title="Accept losses", description="restore although binlogs are lost"
             ),
         },
     ) as dag:

@@ -357,6 +357,7 @@ def test_nobody_takes_a_copy_for_the_archive(archive: Archive, made: Aged, there
         for what in (
             lambda: consumer.publish(copy, cluster, copy.end()),
             lambda: consumer.move(copy, cluster, copy.end()),
+            lambda: consumer.put_back(copy, cluster),
             lambda: fold_base(copy, LoadSettings(), ArchiveSettings(), Tso(copy.end() - 1)),
         ):
             with pytest.raises(ConfigError, match="is a copy of the archive at memory://"):

@@ -10,19 +10,22 @@ import pytest
 from pumphouse.archive import declare, pull_pump
 from pumphouse.archive.coverage import given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
+from pumphouse.archive.losses import losses_of
 from pumphouse.archive.manifest import Declaration, PumpEntry
 from pumphouse.archive.verify import verify
 from pumphouse.archive.window import Action
 from pumphouse.client.admin import force_state
 from pumphouse.errors import PositionCollected, UsageError, WindowHeld
-from pumphouse.loader.losses import losses_of
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso
 
 
-def status(state="online", incarnation="one", start_count=1, node_id="pump-1", go=False, replaced=(), update_ts=0):
+def status(
+    state="online", incarnation="one", start_count=1, node_id="pump-1", go=False, replaced=(), update_ts=0, seen=0
+):
     extra = None if go else PumpExtra(incarnation=incarnation, start_count=start_count, replaced=tuple(replaced))
-    return NodeStatus(node_id=node_id, host="h:1", state=NodeState(state), extra=extra, update_ts=Tso(update_ts))
+    times = {"update_ts": Tso(update_ts), "max_commit_ts": Tso(seen)}
+    return NodeStatus(node_id=node_id, host="h:1", state=NodeState(state), extra=extra, **times)
 
 
 def gone(incarnation="one", start_count=1, update_ts=50):
@@ -118,6 +121,9 @@ def declared(incarnation="one", start=100, node_id="pump-1"):
         (status("offline", start_count=2), entry(lost=True), [], Action.HELD),
         (status("offline", update_ts=101), entry(lost=True), [], Action.HELD),
         (status("offline", update_ts=101), entry(lost=True), declared(start=90), Action.DRAINED),
+        # Its clock stood still, and its watermark did not: it has run since.
+        (status("offline", update_ts=99, seen=201), entry(lost=True), declared(start=90), Action.HELD),
+        (status("offline", update_ts=99, seen=200), entry(lost=True), declared(start=90), Action.DRAINED),
         (status("offline", update_ts=101), entry(drained=True), [], Action.DRAINED),
         (None, entry(), [], Action.HELD),
         (None, entry(drained=True), [], Action.DRAINED),
@@ -322,6 +328,13 @@ def test_what_replaced_another_after_the_declared_range_is_not_taken_for_the_los
     assert verdict.action is Action.LOST
     assert not given_up(now, entry(), verdict)
     assert given_up(now, entry(replaced=[gone(update_ts=201)]), verdict)
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize(("seen", "given"), [(200, True), (201, False)])
+def test_a_start_with_a_watermark_above_the_declared_range_is_not_taken_for_the_lost_one(seen, given):
+    now = status("offline", update_ts=150, seen=seen)
+    assert given_up(now, entry(), judge(now, entry(), declared(), Tso(100))) is given
 
 
 @pytest.mark.row("A2")
@@ -788,7 +801,7 @@ def test_a_second_prewrite_with_the_same_start_ts_holds_the_window_by_name(world
     start_ts = Tso(pump.binlogs[-1][1])
     pump.pending[start_ts, start_ts] = "orphan"
     why, _ = held(world)
-    assert f"a second prewrite of start ts {start_ts}" in why["pump-1"]
+    assert f"a prewrite of start ts {start_ts}" in why["pump-1"]
     assert f"archive accept pump-1 {start_ts} {start_ts}" in why["pump-1"]
     accept(world.archive, world.cluster, "pump-1", start_ts, start_ts, "the client was wrong", who="ops")
     world.snapshot()

@@ -4,14 +4,14 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, BaseBegun, TableWithout
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk, TableWithout
 from pumphouse.archive.drills import Drill, write_drill
 from pumphouse.archive.expire import Ages, ExpireReport, delete_orphans, expire
 from pumphouse.archive.head import Head
@@ -37,9 +37,11 @@ from pumphouse.errors import (
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.restore.plan import plan_restore
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import DumpRule, LoadSettings
 from tests.support.agedarchive import Aged, aged, fresh, kept_moments, pieces_of, plan_of, require_restorable
+from tests.support.dumpedsource import DumpedSource
 from tests.support.killed import Killed
+from tests.support.madearchive import column
 from tests.support.memorystore import MemoryStore
 
 NEWEST = Policy(bases=1)
@@ -165,7 +167,8 @@ def test_a_dry_run_says_what_goes_and_nothing_goes(archive: Archive, store: Memo
 
 
 @pytest.mark.row("A5")
-def test_days_keep_the_dump_that_the_oldest_of_them_needs(archive: Archive, made: Aged) -> None:
+def test_days_keep_the_dump_that_the_oldest_of_them_needs(archive: Archive, store: MemoryStore, made: Aged) -> None:
+    store.clock = lambda: physical_ms(made.dumps[2]) / 1000 + 9 * 86_400
     now = compose(physical_ms(made.dumps[2]) + 3 * 86_400_000 - 1)
     expired = expire(archive, Ages(), Policy(days=3), (), now=now, who="me@here")
     assert expired.restorable_from == made.dumps[1]
@@ -174,8 +177,24 @@ def test_days_keep_the_dump_that_the_oldest_of_them_needs(archive: Archive, made
 
 
 @pytest.mark.row("A5")
-def test_of_dumps_and_days_whatever_one_of_them_wants_is_kept(archive: Archive, made: Aged) -> None:
+def test_days_count_back_from_the_stores_time_where_that_of_the_cluster_has_leapt_ahead(
+    archive: Archive, store: MemoryStore, made: Aged
+) -> None:
+    end_s = physical_ms(archive.end()) / 1000
+    store.clock = lambda: end_s + 60
+    leapt = compose(physical_ms(archive.end()) + 365 * 86_400_000)
+    report = expire(archive, Ages(), Policy(days=30), (), now=leapt, who="me@here")
+    assert not report.moves
+    assert report.restorable_from == made.dumps[0]
+    assert "0.0 days old, and 30 days are kept" in report.why_nothing
+    store.clock = lambda: end_s + 31 * 86_400
+    assert expire(archive, Ages(), Policy(days=30), (), now=leapt, who="me@here").restorable_from == made.dumps[-1]
+
+
+@pytest.mark.row("A5")
+def test_of_dumps_and_days_whatever_one_of_them_wants_is_kept(archive: Archive, store: MemoryStore, made: Aged) -> None:
     long = compose(physical_ms(made.dumps[-1]) + 86_400_000 * 99)
+    store.clock = lambda: physical_ms(long) / 1000
     report = expire(archive, Ages(), Policy(bases=2, days=1), (), now=long, dry_run=True)
     assert report.restorable_from == made.dumps[-2]
     report = expire(archive, Ages(), Policy(bases=1, days=100), (), now=long, dry_run=True)
@@ -668,6 +687,35 @@ def test_a_table_that_a_dump_lacks_keeps_the_newest_dump_that_has_it(archive: Ar
 
 
 @pytest.mark.row("A5")
+def test_a_dump_with_the_rows_of_a_table_that_was_dropped_since_stays_until_a_later_one_knows_of_that(
+    tmp_path: Path,
+) -> None:
+    source = DumpedSource(tmp_path)
+    for name in ("t", "o"):
+        source.create_table(name, [column(1, "id", flag=3)])
+        with source.txn() as txn:
+            txn.insert(name, id=1)
+    first = source.genesis()
+    low = source.cut()
+    lacking = source.publish(low, [source.read("o", low, low)], [DumpRule(table="d.t", why="large")])
+    lived = Tso(source.tick())
+    source.drop_table("t")
+    for _ in range(3):
+        source.cut()
+    report = run(source.archive)
+    assert report.restorable_from == restorable_from(source.archive) == first
+    assert "lacks d.t" in report.held[0]
+    for at in (lacking, lived, source.archive.end()):
+        assert plan_of(source.archive, at).base == first
+    low = source.cut()
+    whole = source.publish(low, [source.read("o", low, low)])
+    for _ in range(3):
+        source.cut()
+    assert run(source.archive).restorable_from == whole
+    assert plan_of(source.archive, source.archive.end()).base == whole
+
+
+@pytest.mark.row("A5")
 def test_a_dump_begun_between_the_plan_and_the_put_is_planned_for(
     archive: Archive, store: MemoryStore, made: Aged
 ) -> None:
@@ -727,6 +775,26 @@ def test_a_dump_whose_log_expired_or_that_was_given_up_is_not_published(archive:
 
 
 @pytest.mark.row("A5")
+def test_a_dump_whose_rows_are_not_there_any_more_is_withdrawn(archive: Archive, store: MemoryStore) -> None:
+    last = archive.bases(MAX_TSO)[-1]
+    low = Tso(last.begun + 1)
+    archive.store.put(layout.base_begun(low), b"")
+    late = dataclasses.replace(last, begun=low)
+    part = late.tables[0].segments[0].key
+
+    def swept(verb: str, key: str) -> None:
+        if verb == "put_if_absent":
+            store.objects.pop(f"{archive.cluster_id}/{part}", None)
+
+    store.before = swept
+    with pytest.raises(BadSegment, match="is not there") as refused:
+        archive.publish_base(late, begun=layout.base_begun(low))
+    assert part in str(refused.value)
+    assert f"remove {layout.base_begun(low)}" in str(refused.value.hint)
+    assert not list(archive.store.list(layout.base_document(low)))
+
+
+@pytest.mark.row("A5")
 def test_a_dump_whose_document_is_lost_is_not_one_that_was_given_up(archive: Archive, store: MemoryStore) -> None:
     newest = archive.bases(MAX_TSO)[-1]
     objects, document = layout.base_objects(newest.begun), layout.base_document(newest.begun)
@@ -762,6 +830,143 @@ def test_what_a_killed_fold_left_goes_with_its_note_and_parts_of_a_fold_that_end
     there = {each.key for each in archive.store.list(layout.BASE)}
     assert parts[0] in there  # its document is lost
     assert there.isdisjoint({parts[1], layout.fold_note(killed, "a")})
+
+
+def unfinished(archive: Archive, low: Tso) -> list[str]:
+    """A dump that was killed: what it put, a chunk a table."""
+    begun = BaseBegun(cluster_id=archive.cluster_id, low=low, tables=None, over=None)
+    made = {layout.base_begun(low): begun.to_json()}
+    for table in archive.bases(MAX_TSO)[-1].tables:
+        folder = layout.chunk_folder(low, table.db, table.table, table.table_id, Tso(low + 1))
+        rows = table.segments[0]
+        segment = dataclasses.replace(rows, key=f"{folder}00000000-0123456789abcdef.parquet")
+        chunk = BaseChunk(
+            db=table.db, table=table.table, table_id=table.table_id, low=Tso(low + 1), number=0, upto=None, last=True,
+            segment=segment,
+        )  # fmt: skip
+        made |= {segment.key: archive.store.get(rows.key), layout.chunk_note(folder, 0): chunk.to_json()}
+    for key, data in made.items():
+        archive.store.put(key, data)
+    return [*made]
+
+
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_dump_under_way_keeps_its_chunks_in_the_folder_of_a_fold_that_has_ended(
+    archive: Archive, store: MemoryStore, expired: bool
+) -> None:
+    older, last = archive.bases(MAX_TSO)[-2:]
+    # Behind the newest dump, which lets go of a folded base before it, or at the end.
+    low = archive.end() if not expired else next(w.end for w in archive.windows() if older.ts < w.end < last.low)
+    of = older if expired else last
+    tables = tuple(dataclasses.replace(each, low=low) for each in of.tables)
+    fold = Base(
+        begun=low, low=low, ts=low, tables=tables, columns=True, sha256="", folded=of.ts, descends=of.since
+    )  # fmt: skip
+    data = fold.to_json(cluster_id=archive.cluster_id, genesis=archive.genesis().sha256)
+    archive.store.put(layout.folded_document(low), data)
+    left, ages, days = unfinished(archive, low), Ages(grace_s=2 * 86_400, resume_s=7 * 86_400), 86_400
+    store.put_s = dict.fromkeys(store.objects, time.time() - 3 * days)
+    store.put_s[f"{archive.cluster_id}/{left[-1]}"] = time.time() - 3600
+    report = expire(archive, ages, NEWEST, (), now=archive.end())
+    assert (low in report.bases, report.orphans) == (not expired, ())
+    assert delete_orphans(archive, ages) == ()
+    assert {each.key for each in archive.store.list(layout.base_folder(low))} >= {*left}
+    # Nobody goes on with it any more: all of it goes, and nothing of what the other names.
+    store.put_s = dict.fromkeys(store.objects, time.time() - 8 * days)
+    expire(archive, ages, NEWEST, (), now=archive.end())
+    delete_orphans(archive, ages)
+    there = {each.key for each in archive.store.list(layout.BASE)}
+    assert there.isdisjoint(left)
+    assert (layout.folded_document(low) in there) is not expired
+    assert verify(fresh(archive)).problems == []
+
+
+@pytest.mark.row("A5")
+def test_a_fold_under_way_keeps_its_parts_in_the_folder_of_a_dump_that_has_ended(
+    archive: Archive, store: MemoryStore
+) -> None:
+    older, last = archive.bases(MAX_TSO)[-2:]
+    low, ages = last.begun, Ages(grace_s=2 * 86_400, resume_s=7 * 86_400)
+    note = BaseBegun(cluster_id=archive.cluster_id, low=low, tables=None, over=older.begun)
+    left = [layout.fold_note(low, "a")]
+    left += [f"{layout.base_folder(low)}d.t-1/{int(low):020d}/{n}-0-a.parquet" for n in range(2)]
+    archive.store.put(layout.base_objects(low), b"x")  # the dump's
+    for key in left:
+        archive.store.put(key, note.to_json())
+    store.put_s = dict.fromkeys(store.objects, time.time() - 3 * 86_400)
+    store.put_s[f"{archive.cluster_id}/{left[-1]}"] = time.time() - 3600
+    assert delete_orphans(archive, ages) == ()
+    store.put_s = dict.fromkeys(store.objects, time.time() - 8 * 86_400)
+    assert {each.info.key for each in delete_orphans(archive, ages)} == {*left}
+    assert verify(fresh(archive)).problems == []
+
+
+def killed_at_deletion(archive: Archive, store: MemoryStore, number: int, run: Callable[[], object]) -> bool:
+    """Whether a run ends before it; else nothing of it comes after."""
+    count = itertools.count()
+
+    def hook(verb: str, key: str) -> None:
+        if verb == "delete" and "/probe/" not in key and next(count) >= number:
+            raise Killed
+
+    store.before = hook
+    try:
+        run()
+    except Killed:
+        return False
+    finally:
+        store.before = lambda verb, key: None
+    return True
+
+
+@pytest.mark.row("A5")
+@pytest.mark.row("A4")
+def test_a_sweep_that_is_killed_leaves_a_sound_archive_and_the_next_one_ends_it(made: Aged) -> None:
+    for number in itertools.count():
+        store, archive = made.in_memory()
+        low = Tso(archive.end() - 1)
+        fold = Tso(low - 1)  # another folder; the names of its tables come behind that of its note
+        left = unfinished(archive, low)
+        over = archive.bases(MAX_TSO)[0].begun
+        note = BaseBegun(cluster_id=archive.cluster_id, low=fold, tables=None, over=over).to_json()
+        left += [layout.fold_note(fold, "a"), f"{layout.base_folder(fold)}z.t-1/{int(fold):020d}/0-0-a.parquet"]
+        for key in left[-2:]:
+            archive.store.put(key, note)
+        assert verify(fresh(archive)).problems == []
+        store.put_s = dict.fromkeys(store.objects, 0.0)
+        whole = killed_at_deletion(archive, store, number, lambda archive=archive: delete_orphans(archive, Ages()))
+        assert verify(fresh(archive)).problems == [], number
+        delete_orphans(fresh(archive), Ages())
+        assert not {each.key for each in archive.store.list(layout.BASE)}.intersection(left), number
+        if whole:
+            break
+    assert number == len(left)
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("what", ["folding-", "begun.json", "/00000000.json"])
+def test_notes_that_go_while_they_are_looked_at_are_no_damage(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A fold that ends takes its note away, a sweep those of a dump that was given up, and then its chunks."""
+    low = Tso(archive.end() - 1)
+    note = BaseBegun(cluster_id=archive.cluster_id, low=low, tables=None, over=archive.bases(MAX_TSO)[0].begun)
+    archive.store.put(layout.fold_note(low, "a"), note.to_json())
+    gone = [key for key in unfinished(archive, low) if "begun" not in key]
+    original = MemoryStore.get
+
+    def get(self: MemoryStore, key: str) -> bytes:
+        found = self.objects.get(key)
+        if what in key and found is not None:
+            for each in (key, *(f"{archive.cluster_id}/{each}" for each in gone)):
+                self.objects.pop(each, None)
+            if what.startswith("/"):
+                return found  # it was read, and went then
+        return original(self, key)
+
+    monkeypatch.setattr(MemoryStore, "get", get)
+    assert verify(fresh(archive)).problems == []
 
 
 @pytest.mark.row("A5")

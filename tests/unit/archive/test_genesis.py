@@ -1,6 +1,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -278,8 +279,60 @@ def test_a_damaged_registration_is_named(world, mark):
     if mark is None:  # an earlier release's
         world.snapshot()
     else:
-        with pytest.raises(CorruptionError, match=r"pumphouse-main.*pumphouseArchive"):
+        with pytest.raises(CorruptionError, match=r"pumphouse-main.*pumphouseArchive.*`pumphouse archive init`"):
             world.snapshot()
+        checkpoint = world.cluster.node(NodeKind.DRAINER, "pumphouse-main").max_commit_ts
+        world.init()
+        assert consumer.registered(world.cluster, "main").checkpoint == checkpoint
+        world.snapshot()
+
+
+@pytest.mark.row("A3", "W4")
+def test_a_registration_that_cannot_be_read_is_written_anew_by_its_archive_and_by_no_other(world, elsewhere):
+    world.pump()
+    genesis = world.init()
+    world.snapshot()
+    before = consumer.registered(world.cluster, "main")
+    value = Path(world.cluster.url.removeprefix("file://")) / "tidb-binlog/v1/drainers/pumphouse-main"
+    value.write_bytes(value.read_bytes().replace(b'"score":0', b'"score":1e400'))
+    spoiled = value.read_bytes()
+    for again in (
+        world.snapshot,
+        lambda: init_archive(elsewhere, world.cluster, world.history, settings=world.settings),
+    ):
+        with pytest.raises(
+            CorruptionError,
+            match=r"1e400 is too large.*no Pump frees anything.*`pumphouse archive init`.*`pumphouse archive promote`",
+        ):
+            again()
+        assert value.read_bytes() == spoiled
+    world.init()
+    assert consumer.registered(world.cluster, "main") == replace(before, checkpoint=genesis.ts)
+    world.init()  # what can be read stays
+    world.snapshot()
+    assert consumer.registered(world.cluster, "main").checkpoint == world.archive.end()
+
+
+@pytest.mark.row("A3", "W4")
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ({"root": "memory://other", "genesis": "0" * 64}, "lies at memory://other .*which is not that archive"),
+        ({"root": "memory://other"}, "knows this archive at memory://other.*archive promote"),
+    ],
+)
+def test_a_damaged_registration_of_another_place_is_not_taken_from_it(world, whose, said):
+    """As the place before a promotion, whose archive is begun, would."""
+    world.pump()
+    world.init()
+
+    def damage(found):
+        return found.with_(unknown={"pumphouseArchive": found.unknown["pumphouseArchive"] | whose | {"document": "x"}})
+
+    damaged = world.cluster.update_node(NodeKind.DRAINER, "pumphouse-main", damage)
+    with pytest.raises(ConfigError, match=said):
+        world.init()
+    assert world.cluster.node(NodeKind.DRAINER, "pumphouse-main") == damaged
 
 
 @pytest.mark.row("A3")

@@ -9,6 +9,7 @@ from hypothesis.strategies import data, from_type, integers, register_type_strat
 from binlog_airflow import xcom
 from pumphouse.archive import consumer
 from pumphouse.archive.declare import accept
+from pumphouse.archive.losses import losses_of
 from pumphouse.archive.segment import read_segment
 from pumphouse.archive.verify import verify
 from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
@@ -24,7 +25,6 @@ from pumphouse.errors import (
     UsageError,
     WindowHeld,
 )
-from pumphouse.loader.losses import losses_of
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms
 from pumphouse.proto.binlog_pb2 import PrewriteValue, TableMutation

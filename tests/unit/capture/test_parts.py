@@ -40,6 +40,18 @@ def test_parts_of_a_transaction_that_the_source_forgot_are_not_of_the_next_one(t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_came_before_a_part_with_a_statement_is_taken_over_and_what_was_forgotten_is_not(tmp_path: Path) -> None:
+    parts = Parts(tmp_path)
+    assert parts.whole(part(0), b"a") is None
+    assert parts.whole(part(1), b"b") is None
+    taken = parts.take(part(2))
+    assert taken is not None
+    assert taken.read() == b"ab"
+    assert parts.whole(part(0), b"forgotten") is None
+    assert parts.take(part(0)) is None
+    assert parts.take(part(1)) is None
+
+
 @pytest.mark.parametrize("key", [b"", b"k*\0*\0", b"*\0" * 100])
 @pytest.mark.parametrize("size", [1, 127, 128, 70_000])
 def test_the_p_of_a_file_is_that_of_its_bytes(tmp_path: Path, key: bytes, size: int) -> None:

@@ -254,6 +254,32 @@ def test_what_a_source_forgot_is_followed_by_a_part_0() -> None:
     assert found == [(0, True, 0), (0, False, 1), (0, True, 2)]
 
 
+def test_one_that_goes_out_in_parts_is_whole_where_the_source_forgot_the_one_behind_it(recording: _Recording) -> None:
+    packets = list(_packets(recording.data))
+    kinds = (codes.GTID, codes.MARIADB_GTID)
+    gtids = [at for at, each in enumerate(packets) if each[_KIND] in kinds]
+    told = next(each for each in packets if each[_KIND] == codes.FORMAT).copy()
+    told[5 + 71 : 5 + 75] = b"\1\0\0\0"  # created: the server was started
+    end = gtids[2] - 1
+    behind = [*packets[end : gtids[2] + 3], _summed(told), *packets[gtids[4] : gtids[5]]]
+    reader, found = Reader(recording.flavor, recording.start, summed=True), []
+    for some in (packets[: gtids[1]], packets[gtids[1] : end], behind):
+        data = b"".join(some)
+        reader.room()[: len(data)] = data
+        reader.took(len(data))
+        for group in reader.groups(1):
+            assert isinstance(group, Group)
+            found += [(each.gtid, each.part, each.final, each.last - each.first) for each in group.transactions]
+    names = [each.gtid for group in recording.read(recording.data) for each in group.transactions]
+    assert [each[:3] for each in found] == [
+        (names[0], 0, True),
+        (names[1], 0, False),
+        (names[1], 1, True),
+        (names[4], 0, True),
+    ]
+    assert found[1][3] == 1
+
+
 @pytest.mark.row("Q5")
 def test_what_a_source_waits_for_is_of_the_file_before_a_rotation_that_comes_with_it() -> None:
     recording = _Recording("mysql")
@@ -305,7 +331,7 @@ def test_a_table_map_that_ends_anywhere_is_damaged_or_says_less(recording: _Reco
     lacking = 0
     for end in range(at, at + 150):
         try:
-            table = tablemap.read(data[at:end])
+            table = tablemap.read(data[at:end], recording.flavor)
         except CorruptionError:
             lacking += 1
             continue
@@ -366,7 +392,7 @@ def test_sets_of_gtids() -> None:
     for text, flavor in (
         ("0-1", Flavor.MARIADB),
         (f"{one}:0", Flavor.MYSQL),
-        (f"{one}:tag:1", Flavor.MYSQL),
+        (f"{one}:ta-g:1", Flavor.MYSQL),
         (f"{one}:5-4", Flavor.MYSQL),
     ):
         with pytest.raises(UsageError):

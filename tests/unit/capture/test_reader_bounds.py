@@ -47,3 +47,37 @@ def test_ascii_is_held_against_its_characters() -> None:
     assert "ascii" in KNOWN - PLAIN
     found = character_map("ascii").tolist()
     assert found == [1 << 24 | each for each in range(128)] + [0] * 128
+
+
+# As a MySQL 9.7 wrote it.
+TAGGED = bytes.fromhex(
+    "0276000000029d02127503f502b103da22c503ad021d0304f103000000020404060a626f6f6b73"
+    "08140a180c7ffbe548f57561061069041283120b"
+)
+
+
+def test_a_gtid_with_a_tag_is_read_or_damaged() -> None:
+    gtid = "a709ddbd-ec6d-11f1-abc7-02fc00000001:books", 1, 1796009114527227
+    assert events.tagged(TAGGED) == gtid
+    assert events.tagged(TAGGED + b"sum!") == gtid
+    for end in range(len(TAGGED)):
+        with pytest.raises(CorruptionError):
+            events.tagged(TAGGED[:end])
+    with pytest.raises(CorruptionError):
+        events.tagged(TAGGED.replace(b"books", b"b oks"))
+    with pytest.raises(CorruptionError):
+        events.tagged(TAGGED.replace(b"\x04\x04\x06", b"\x04\x05\x06"))  # the number -3
+    with pytest.raises(CaptureRefused, match="a later MySQL"):
+        events.tagged(b"\x02\x76\x18" + TAGGED[3:])
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 16383, 16384, 1 << 48, (1 << 56) - 1, 1 << 56, (1 << 64) - 1])
+def test_numbers_of_mysqls_serialization_have_one_to_nine_bytes(value: int) -> None:
+    size = max(1, -(-value.bit_length() // 7))
+    written = (
+        b"\xff" + value.to_bytes(8, "little")
+        if size > 8
+        else (value << size | (1 << size - 1) - 1).to_bytes(size, "little")
+    )
+    fields = events.Fields(written + b"!", "a number")
+    assert (fields.varint(), fields.left) == (value, 1)

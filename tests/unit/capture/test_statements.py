@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pumphouse.capture.statements import Does, Meaning, meaning
+from pumphouse.capture.statements import Does, Meaning, meaning, unencrypted
 from pumphouse.errors import CaptureRefused
 
 
@@ -108,3 +108,52 @@ def test_what_is_not_known_is_refused_by_name(text: str) -> None:
         of(text)
     with pytest.raises(CaptureRefused, match="in no database"):
         meaning("TRUNCATE t", "")
+
+
+@pytest.mark.row("Q3")
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("CREATE TABLE `t` (\n  `a` int\n) ENGINE=InnoDB `ENCRYPTED`=YES `ENCRYPTION_KEY_ID`=4 COMMENT='ENCRYPTED=YES'",
+         "CREATE TABLE `t` (\n  `a` int\n) ENGINE=InnoDB `ENCRYPTED`=NO `ENCRYPTION_KEY_ID`=1 COMMENT='ENCRYPTED=YES'"),
+        ("CREATE TABLE t (a INT) ENGINE=InnoDB /*!80016 ENCRYPTION='Y' */", "CREATE TABLE t (a INT) ENGINE=InnoDB /*!80016 ENCRYPTION='N' */"),
+        ("ALTER TABLE t ADD encrypted INT, encryption 'Y', encrypted = `yes`", "ALTER TABLE t ADD encrypted INT, encryption 'N', encrypted = NO"),
+        ('CREATE DATABASE d ENCRYPTION = "Y"', "CREATE DATABASE d ENCRYPTION = 'N'"),
+        ("CREATE TABLE t (encrypted ENUM('YES') COMMENT 'ü', CHECK (encrypted = 'YES')) Encrypted=on",
+         "CREATE TABLE t (encrypted ENUM('YES') COMMENT 'ü', CHECK (encrypted = 'YES')) Encrypted=NO"),
+        ("CREATE VIEW v AS SELECT encrypted = 'YES' FROM t", None),
+        ("ALTER TABLE t DROP encrypted", None),
+        ("ALTER TABLE t ADD a INT COMMENT 'ENCRYPTION=''Y'''", None),
+        ("ALTER TABLE t ENCRYPTED=", None),
+        ("ALTER TABLE t ENCRYPTION", None),
+    ],
+)  # fmt: skip
+def test_a_shadow_has_no_keys(text: str, plain: str | None) -> None:
+    assert unencrypted(text) == (plain or text)
+
+
+@pytest.mark.row("Q3")
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("CREATE TABLE IF NOT EXISTS e.t (a INT)", {("e", "t")}),
+        ("CREATE OR REPLACE SEQUENCE s", {("d", "s")}),
+        ("CREATE UNIQUE INDEX IF NOT EXISTS `on` USING BTREE ON e.t (a)", {("e", "t")}),
+        ("DROP INDEX i ON t", {("d", "t")}),
+        ("ALTER TABLE t RENAME e.t", {("d", "t"), ("e", "t")}),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", {("d", "t"), ("d", "u")}),
+        ("DROP TABLE a, e.b", {("d", "a"), ("e", "b")}),
+        ("RENAME TABLE a TO b", {("d", "a"), ("d", "b")}),
+        ("TRUNCATE t", {("d", "t")}),
+        ("DROP DATABASE d", set()),
+        ("CREATE DATABASE e", set()),
+        ("CREATE VIEW v AS SELECT 1", set()),
+    ],
+)
+def test_the_tables_that_a_statement_is_about(text: str, names: set[tuple[str, str]]) -> None:
+    assert of(text).names == names
+
+
+def test_what_is_in_no_database_is_the_shadows_to_judge() -> None:
+    for text in ("CREATE TABLE t (a INT)", "CREATE INDEX i ON t (a)", "DROP INDEX i"):
+        assert meaning(text, "").names == set()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pumphouse import secret_text
 from pumphouse.cli import cli
 from pumphouse.client import admin
-from pumphouse.errors import ClusterUnavailable, ConfigError, PumpError, PumpUnavailable, UsageError
+from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError, PumpError, PumpUnavailable, UsageError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.proto.pumphouse_pb2 import Blocker, StatusResponse, TriggerGcResponse
@@ -186,6 +186,22 @@ def test_a_consumer_is_registered_paused_and_removed(cluster, run):
     assert cluster.nodes(NodeKind.DRAINER) == []
     with pytest.raises(UsageError, match="no consumer 'mine'"):
         run("consumer", "unregister", "mine", "--yes", code=None)
+
+
+@pytest.mark.row("O3", "W4")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_consumer_that_cannot_be_read_is_named_with_its_way_out_and_removed(cluster, run, tmp_path, as_json):
+    run("consumer", "register", "mine", "--checkpoint", "0")
+    (value,) = (tmp_path / "cluster").rglob("drainers/mine")
+    value.write_bytes(value.read_bytes().replace(b'"maxCommitTS":0', b'"maxCommitTS":1e400'))
+    with pytest.raises(CorruptionError, match="1e400 is too large") as refused:
+        cluster.nodes(NodeKind.DRAINER)
+    assert "`pumphouse consumer unregister mine`" in refused.value.hint
+    with pytest.raises(UsageError, match="--yes"):
+        run("consumer", "unregister", "mine", code=None)
+    removed = run("consumer", "unregister", "mine", "--yes", as_json=as_json)
+    assert removed["max_commit_ts"] is None if as_json else "could not be read" in removed.stdout
+    assert cluster.nodes(NodeKind.DRAINER) == []
 
 
 def test_a_consumer_may_begin_at_zero(cluster, run):

@@ -20,14 +20,28 @@ from pumphouse.archive import layout
 from pumphouse.archive.base import Base, BaseBegun
 from pumphouse.archive.declare import Declaration
 from pumphouse.archive.document import sha256
+from pumphouse.archive.expire import Ages, expire
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.manifest import AcceptedCommit
 from pumphouse.archive.objects import SourceObject, SourceObjects, objects_of
+from pumphouse.archive.range import Range
+from pumphouse.archive.retention import Policy
+from pumphouse.archive.sweep import remove
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.dump.survey import survey
-from pumphouse.errors import BadManifest, BadSegment, DuplicateKey, FoldRefused, TargetUnreachable, UsageError
+from pumphouse.errors import (
+    BadManifest,
+    BadSegment,
+    DuplicateKey,
+    FoldRefused,
+    ManifestConflict,
+    RestoreError,
+    TargetUnreachable,
+    UsageError,
+)
 from pumphouse.folding import run as folding
-from pumphouse.loader.losses import Losses
+from pumphouse.history.rows import moment_of
 from pumphouse.loader.work import base_work
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
@@ -390,6 +404,42 @@ def test_a_fold_says_what_it_is_made_of_and_is_withdrawn_where_that_goes_meanwhi
     assert any(layout.is_fold_note(each.key) for each in source.archive.store.list(layout.BASE))  # nothing came of it
 
 
+def test_what_a_fold_is_made_of_that_expired_before_it_said_so_is_not_in_its_base(
+    source: DumpedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expiry has looked who needs the older base, and deletes only when the fold has ended."""
+    put(source, "o", 70)
+    source.cut()
+    folded(source)
+    put(source, "o", 71)
+    low = source.cut()
+    source.publish(low, [source.read(name, low, low) for name in source.tables])
+    store, document = source.archive.store, layout.base_document(low)
+    dump = store.get(document)
+    store.delete(document)  # until the fold has looked
+    at = source.cut()
+    deletions: list[Callable[[], None]] = []
+    original = folding.plan_fold
+
+    def planned(*of: Any) -> Any:
+        monkeypatch.setattr(folding, "plan_fold", original)
+        plan = original(*of)
+        store.put(document, dump)
+        expire(source.archive, Ages(), Policy(bases=1), (), now=at)
+        return plan
+
+    monkeypatch.setattr(folding, "plan_fold", planned)
+    monkeypatch.setattr("pumphouse.archive.expire.remove", lambda *of: deletions.append(lambda: remove(*of)))
+    with pytest.raises(ManifestConflict, match="expired before this fold of it had begun"):
+        folded(source, at)
+    (delete,) = deletions
+    delete()
+    assert not any(layout.is_fold_note(each.key) for each in store.list(layout.BASE))
+    assert verify(source.archive).problems == []
+    assert folded(source, at).made
+    assert rows_of(source, base_of(source, at)) == source.snapshot()
+
+
 # -- what the archive alone does not say
 
 
@@ -471,6 +521,68 @@ def test_what_the_log_lacks_behind_the_dump_a_restore_from_the_folded_base_says(
     put(source, "o", 403)
     folded(source, source.cut())  # a fold of a fold
     assert losses() == found
+
+
+def test_what_the_log_lacked_is_told_when_the_dump_and_the_windows_before_a_folded_base_are_gone(
+    source: DumpedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(source, "t", 400)
+    first = Tso(source.tick())
+    loss = Declaration(node_id="pump-0", incarnation="i", from_ts=Tso(first - 5), to_ts=first, reason="disk", who="ops")
+    put(source, "t", 401)
+    at = source.cut(declared=(loss,), binlog_skipped=True)
+    folded(source, at)
+    record = AcceptedCommit(
+        node_id="pump-0", start_ts=Tso(at - 9), commit_ts=Tso(at - 8), kind="late", reason="disk", who="ops"
+    )
+    put(source, "t", 402)
+    source.cut(accepted=(record,), binlog_skipped=True)
+    with monkeypatch.context() as patched:
+        unsynced = tuple(dataclasses.replace(each, sync_log=False) for each in source.pumps_at(source.archive.end()))
+        patched.setattr(source, "pumps_at", lambda reached: unsynced[:1])
+        source.cut()
+
+    def losses() -> Losses:
+        view = read_view(source.archive)
+        assert base_work(view, view.bases[-1], "t", LoadSettings()).losses.declared
+        moment = moment_of(view, "d.t", view.end, archive=source.settings, load=LoadSettings())
+        plan = plan_restore(view, view.end, task="t", settings=LoadSettings())
+        assert moment.losses == plan.losses
+        with pytest.raises(RestoreError, match="declared lost: Pump pump-0"):
+            plan.require_accepted(False)
+        return plan.losses
+
+    def expired() -> Range:
+        expire(source.archive, Ages(), Policy(bases=1), (), now=source.archive.end(), who="me@here")
+        kept = source.archive.range()
+        formats.check("range", json.loads(source.archive.store.get(kept.key)))
+        return kept
+
+    found = losses()
+    assert [each.to_ts for each in found.declared] == [first, record.commit_ts]
+    assert [each.start for each in found.binlog_skipped] == [source.archive.genesis().ts]
+    assert found.unsynced == ("pump-0",)
+    for _ in range(2):  # behind the first base, then the windows behind that, too
+        assert expired().losses
+        assert losses() == found
+        assert next(each["to_ts"] for each in verify(source.archive).declared) == first
+        put(source, "o", int(source.tick()) % 1_000_000)
+        folded(source, source.cut())
+        for _ in range(3):
+            source.cut()
+        assert losses() == found
+    low = source.cut()
+    source.publish(low, [source.read(name, low, low) for name in sorted(source.tables)])
+    # A dump of everything lacks nothing; one that took tables over from the folded base lacks what that lacked.
+    view = read_view(source.archive)
+    taken, dump = view.bases[-2:]
+    assert not view.losses(dump.since, view.end)
+    assert view.losses(taken.since, view.end) == found
+    for _ in range(3):
+        source.cut()
+    assert not expired().losses
+    view = read_view(source.archive)
+    assert not plan_restore(view, view.end, task="t", settings=LoadSettings()).losses
 
 
 def test_a_key_that_changes_on_both_sides_of_a_dumps_moment_is_no_key_of_two_rows(source: DumpedSource) -> None:

@@ -1,8 +1,8 @@
 """What manifests say is not in a range."""
 
+from pumphouse.archive.losses import Range, losses_of
 from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
 from pumphouse.archive.windows import Windows
-from pumphouse.loader.losses import Range, losses_of
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso
 

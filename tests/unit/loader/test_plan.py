@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.view import read_view
 from pumphouse.errors import CorruptionError
-from pumphouse.loader.losses import Losses
 from pumphouse.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
 from pumphouse.loader.work import Work, works_between
 from pumphouse.model.tso import Tso

@@ -52,6 +52,24 @@ def test_what_a_directory_holds_is_for_its_user_alone(tmp_path):
     assert (found, folders) == ({0o600}, {0o700})
 
 
+@pytest.mark.row("A1")
+@pytest.mark.parametrize("root", ["a file", "a link to a disk that is not there"])
+def test_a_root_that_is_no_folder_is_named_by_who_writes_there(tmp_path, root):
+    if root == "a file":
+        (tmp_path / "root").write_bytes(b"a file")
+    else:
+        (tmp_path / "root").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "out").write_bytes(b"rows")
+    store = FileStore(tmp_path / "root")
+    for write in (
+        lambda: store.put("a/b", b""),
+        lambda: store.put_if_absent("a/b", b""),
+        lambda: store.put_file("a/b", tmp_path / "out"),
+    ):
+        with pytest.raises(StoreError, match=r"root/a/b: Not a directory \(.*archive\.root, is a folder"):
+            write()
+
+
 @pytest.mark.row("A1", "O5")
 def test_an_object_comes_back_whole_by_range_and_as_a_file(store, tmp_path):
     store.put("a/b.bin", b"0123456789")

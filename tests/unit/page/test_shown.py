@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,41 @@ def test_a_source_that_nobody_follows_is_not_safe_though_the_archive_goes_on(sta
     assert f"capture main is {state}: what db:3306 wrote since is not there" in stands.says
 
 
+def test_a_source_whose_capture_runs_and_reads_nothing_is_not_safe_though_the_archive_goes_on() -> None:
+    capture = CaptureStatus(
+        capture_id="main", source="db:3306", host="h", state="running", silent_s=0, gtid="", lag_s=7200, transactions=1,
+        reason="no route to host", semi_sync=None,
+    )  # fmt: skip
+
+    def seen(**changed: Any) -> tuple[Status, Finding | None]:
+        status = replace(WELL, captures=(replace(capture, **changed),))
+        return status, next((each for each in findings(status, "", Settings()) if each.who.startswith("capture")), None)
+
+    away, hand = seen()
+    head = headline(away)
+    assert (head.mood, "Safe" in head.word) == ("bad", False)
+    assert "capture main is 2 h behind: what db:3306 wrote since is not there (no route to host)" in head.says
+    assert hand is not None
+    assert (hand.severity, "no route to host" in hand.what) == (Severity.ERROR, True)
+    for changed, severity in (({"reason": ""}, Severity.ERROR), ({"reason": "", "lag_s": 61}, Severity.WARNING)):
+        behind, hand = seen(**changed)
+        assert headline(behind).mood == "bad"
+        assert hand is not None
+        assert hand.severity is severity
+    near, hand = seen(lag_s=60, reason="")
+    assert (headline(near).mood, hand) == ("good", None)
+
+
+def test_an_archive_of_which_nothing_can_be_restored_is_not_safe() -> None:
+    bare = replace(WELL, archive=replace(ARCHIVE, restorable_from=None, restorable_to=None))
+    hands = [each for each in findings(bare, "", Settings()) if "nothing can be restored" in each.what]
+    assert [(each.severity, each.next) for each in hands] == [(Severity.ERROR, "pumphouse archive dump")]
+    head = headline(replace(bare, findings=tuple(hands)))
+    assert (head.mood, head.word) == ("bad", "Not safe")
+    assert head.says[0].startswith("nothing can be restored: there is no dump")
+    assert not any("safe until" in each for each in head.says)
+
+
 def test_a_target_of_a_young_archive_may_still_be_waiting_for_its_first_load() -> None:
     begun = replace(ARCHIVE, begin=ago(299), interval_s=60.0)
     status = replace(WELL, archive=begun, targets=(TargetStatus(section="target", address="h:1"),))
@@ -126,7 +162,7 @@ def test_an_archive_that_goes_on_behind_a_ddl_that_stops_every_restore_is_not_sa
     first, second = (Stop(at=ago(each), why=f"d.t{each} had rows when the history saw it first") for each in (300, 250))
     stopped = replace(WELL, archive=replace(ARCHIVE, stops=(first, second)))
     assert headline(stopped).mood == "bad"
-    said = f"the whole is restorable up to {clock(first.at)} alone, until the next dump: {first.why}"
+    said = f"the whole is restorable only up to {clock(first.at)}, until the next dump: {first.why}"
     assert said in headline(stopped).says
 
     def hands(status: Status) -> list[Finding]:

@@ -16,11 +16,13 @@ from pump_service.metrics import PumpMetrics
 from pump_service.node.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.store.store import Elsewhere
 from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso, physical_ms
 from pumphouse.registry.file import FileCluster
 from tests.support.awaycluster import AwayCluster
 from tests.support.quickloop import run_quickly
+from tests.support.setclock import SetClock
 
 pytestmark = pytest.mark.row("W3", "P10")
 
@@ -173,6 +175,25 @@ def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: File
     assert replaced(cluster) == [("a", 5), ("b", 2)]
 
 
+@pytest.mark.row("W4")
+def test_a_value_that_cannot_be_read_stays_and_once_it_is_deleted_the_pump_that_runs_registers_again(
+    cluster: FileCluster, tmp_path: Path
+) -> None:
+    registrar(cluster).write(NodeState.ONLINE, report("a", 5))
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report("b", 1))
+    (value,) = (tmp_path / "cluster").rglob("pumps/p1")
+    spoiled = value.read_bytes().replace(b'"maxCommitTS":7', b'"maxCommitTS":1e400')
+    value.write_bytes(spoiled)  # it may be of another process, which has taken over
+    with pytest.raises(CorruptionError, match="pumps/p1") as refused:
+        mine.write(NodeState.ONLINE, report("b", 1))
+    assert "let no snapshot and no capture run" in refused.value.hint
+    assert value.read_bytes() == spoiled
+    value.unlink()
+    mine.write(NodeState.ONLINE, report("b", 1))
+    assert replaced(cluster) == [("a", 5)]
+
+
 @pytest.mark.row("A2")
 def test_of_the_incarnations_that_were_replaced_the_last_eight_are_kept(cluster: FileCluster) -> None:
     for n in range(12):
@@ -252,6 +273,49 @@ def test_an_update_is_never_older_than_the_start(cluster: FileCluster) -> None:
     before = cluster.tso()
     mine = registrar(cluster)
     assert mine.approximate_tso() > before
+
+
+def updated(cluster: FileCluster) -> Tso:
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    return node.update_ts
+
+
+@pytest.mark.row("A2")
+def test_a_heartbeat_has_the_time_of_the_cluster_though_the_machine_s_clock_stood_still(cluster: AwayCluster) -> None:
+    clock = SetClock()  # a machine that was paused: its monotonic clock did not go on, and the cluster's did
+    mine = Registrar(cluster, "p1", "127.0.0.1:8250", clock)
+    mine.write(NodeState.ONLINE, report())
+    lost_to = cluster.tso()
+    mine.write(NodeState.ONLINE, report())
+    assert updated(cluster) > lost_to
+    assert mine.approximate_tso() > lost_to
+    # While the cluster gives none out, it goes on from the last one by the machine's clock, as far as that goes.
+    cluster.fails("tso", OSError("no leader"))
+    before = updated(cluster)
+    clock.sleep(60)
+    mine.write(NodeState.ONLINE, report())
+    assert physical_ms(updated(cluster)) - physical_ms(before) in range(60_000, 61_000)
+
+
+@pytest.mark.row("A2")
+def test_an_update_is_never_below_the_watermark_beside_it(cluster: AwayCluster) -> None:
+    mine = Registrar(cluster, "p1", "127.0.0.1:8250", SetClock())
+    cluster.fails("tso", OSError("no leader"), times=1)
+    watermark = mine.start_tso + (3_600_000 << 18)
+    mine.write(NodeState.ONLINE, report(watermark=watermark))
+    assert updated(cluster) == watermark
+    # What an earlier Pump wrote the other way round counts as well, once another incarnation replaces it.
+    old = NodeStatus(
+        node_id="p1", host="old:1", state=NodeState.OFFLINE, max_commit_ts=Tso(9), update_ts=Tso(5),
+        extra=PumpExtra(incarnation="old", start_count=1),
+    )  # fmt: skip
+    cluster.update_node(NodeKind.PUMP, "p1", lambda _: old)
+    Registrar(cluster, "p1", "127.0.0.1:1", SYSTEM_CLOCK).write(NodeState.ONLINE, report())
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.extra is not None
+    assert node.extra.replaced[-1] == Replaced(incarnation="old", start_count=1, update_ts=Tso(9))
 
 
 def test_fields_that_others_wrote_survive_and_a_forced_state_does_not(cluster: FileCluster) -> None:

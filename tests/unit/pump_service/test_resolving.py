@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.store.store import Store
 from pumphouse.client.resolver import PENDING, ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import ClusterUnavailable
+from pumphouse.errors import ClusterUnavailable, PumpReadOnly
 from pumphouse.model.tso import Tso, compose, physical_ms
 from pumphouse.proto.pumphouse_pb2 import TxnStatusResponse
 from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_aio_channel
 from pumphouse.settings import PumpSettings, TlsSettings
-from tests.support.storekit import commit, log_payloads, prewrite, settings, settle, store_all
+from tests.support.crashfs import FaultyFs, failing
+from tests.support.storekit import commit, fake, log_payloads, open_store, prewrite, settings, settle, store_all
 
 pytestmark = pytest.mark.row("P6")
 
@@ -165,10 +167,12 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
         assert resolver.asked == []  # both arrived a moment ago
         await asker(2.0).round()
         assert sorted(resolver.asked) == [(old, True), (young, False)]  # side by side, in any order
+        settle(store)
         assert store.prewrites.count == 2
         assert b"binlog_pump_unanswered_prewrites 1.0" in metrics.text()
         resolver.outcomes = {old: Outcome(fate=Fate.PENDING), young: Outcome(fate=Fate.PENDING)}
         await asker(2.0).round()
+        settle(store)
         assert store.prewrites.count == 2
         commit_ts = cluster.tso()
         resolver.outcomes = {
@@ -227,6 +231,7 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         )  # fmt: skip
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=compose(physical_ms(start) + 60_000))}
         await asker.round()
+        settle(store)
         assert [waiting.start_ts for waiting in store.prewrites.oldest()] == [start]
         assert b'binlog_pump_resolver_questions_total{answer="none"} 1.0' in metrics.text()
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=cluster.tso())}
@@ -238,6 +243,34 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(rounds(), 20))
         assert store.watermark <= cluster.tso()
     finally:
+        store.close()
+
+
+def test_an_outcome_that_neither_disk_nor_memory_takes_is_an_error_for_who_settles(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    store = open_store(tmp_path / "data", fs := FaultyFs())
+    start, below, above = cluster.tso(), cluster.tso(), cluster.tso()
+    store_all(store, fake(above), prewrite(start))
+    fs.faults["write"], fs.free = failing(errno.ENOSPC), 0
+    resolver = Knows()
+    resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=below)}
+
+    async def settled() -> None:
+        asker = Asker(
+            store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK),
+            settings=PumpSettings(), metrics=PumpMetrics(), clock=Later(2.0),
+        )  # fmt: skip
+        with pytest.raises(PumpReadOnly):
+            await asker.committed(start, below, reason="it was", who="me")
+        await asker.round()
+        assert store.prewrites.is_open(start)
+        await asker.rolled_back(start, reason="it was not", who="me")
+        assert not store.prewrites.is_open(start)
+
+    try:
+        asyncio.run(asyncio.wait_for(settled(), 20))
+    finally:
+        fs.faults.clear()
         store.close()
 
 

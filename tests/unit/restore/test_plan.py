@@ -152,6 +152,18 @@ def test_a_loss_counts_for_the_moments_that_lie_behind_its_beginning() -> None:
             plan.require_accepted(False)
 
 
+@pytest.mark.row("R2", "A2")
+def test_a_range_in_which_tidb_skipped_binlogs_is_a_loss_that_has_to_be_accepted() -> None:
+    chain = [CHAIN[0], dataclasses.replace(CHAIN[1], binlog_skipped=True), CHAIN[2]]
+    plan_restore(genesis(), chain, Tso(2000), Timeline.empty()).require_accepted(False)
+    for to in (2001, 4000):
+        plan = plan_restore(genesis(), chain, Tso(to), Timeline.empty())
+        plan.require_accepted(True)
+        with pytest.raises(RestoreError, match="binlogs skipped by TiDB") as refused:
+            plan.require_accepted(False)
+        assert refused.value.facts["binlog_skipped"] == [{"start": 2000, "end": 3000}]
+
+
 def steps_of(chain: Sequence[Manifest], to: int, timeline: Timeline, *rules: dict[str, Any], **load: Any) -> Steps:
     rows = tuple(LoadRule(why="a test", **rule) for rule in rules)
     settings = LoadSettings(**{"max_plan_bytes": 1, "rules": rows} | load)

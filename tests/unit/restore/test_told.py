@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest
 from pumphouse.archive.objects import SourceObjects
 from pumphouse.archive.range import Range
 from pumphouse.archive.view import ArchiveView, first_base
 from pumphouse.archive.windows import Windows
-from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.restore.check import Dropped, TargetCheck

@@ -1,6 +1,7 @@
 """What becomes part of SQL, and what is read from it."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import columns, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
 from pumphouse.schema.render import render
+from pumphouse.schema.sequence import restart_of
 from tests.support.schemajobs import Source, int_col, key
 
 
@@ -75,3 +77,23 @@ def test_only_the_first_column_of_a_key_is_random() -> None:
     source.create("d.t", both, [primary], is_common_handle=True, auto_random_bits=4)
     (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
     assert re.findall(r"`(\w+)` int\b[^,]* AUTO_RANDOM\(4\)", create.sql) == ["id"], create.sql
+
+
+@pytest.mark.row("S3")
+@pytest.mark.parametrize(
+    ("query", "begins"),
+    [
+        ("ALTER SEQUENCE s RESTART", 1),
+        ("alter sequence d.s restart with 5 cache 3", 5),
+        ("ALTER SEQUENCE IF EXISTS `a``restart`.`b` RESTART = -4", -4),
+        ("/* x */ ALTER SEQUENCE s -- restart 7\n RESTART 3", 3),
+        ("ALTER SEQUENCE restart RESTART 9", 9),
+        ("ALTER SEQUENCE `restart` CACHE 50", None),
+        ("ALTER SEQUENCE d.restart CACHE 50", None),
+        ("ALTER SEQUENCE `order-restart-ids` CACHE 5", None),
+        ("ALTER SEQUENCE s CACHE 50 /* no restart */", None),
+        ("ALTER SEQUENCE s COMMENT = 'restart 5' CACHE 3", None),
+    ],
+)
+def test_a_sequence_begins_anew_where_the_statement_says_so_and_nowhere_else(query: str, begins: int | None) -> None:
+    assert restart_of(SimpleNamespace(query=query), SimpleNamespace(raw={"sequence": {"sequence_start": 1}})) == begins  # type: ignore[arg-type]

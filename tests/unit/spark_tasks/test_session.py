@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from pumphouse.errors import ConfigError
+from pumphouse.errors import ConfigError, SparkUnavailable
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.jobs import load, restore
-from spark_tasks.session import options_of
+from spark_tasks.session import build_session, options_of
 
 LOOPBACK_MASTER = "spark://127.0.0.1:7077"
 SECRET = SecretStr("s")
@@ -19,6 +21,29 @@ SECRET = SecretStr("s")
 @pytest.fixture(autouse=True)
 def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+
+
+@pytest.mark.row("O4")
+def test_a_master_that_is_none_or_does_not_listen_is_named_at_once() -> None:
+    with pytest.raises(
+        ConfigError, match=r"spark\.master.*no Spark master; there are: local\[N\], spark://host:port"
+    ) as no:
+        Settings.read(None, {"spark.master": " sc://h:15002/;token=hunter2"})
+    assert "hunter2" not in str(no.value)
+    for master in ("local", "local[*]", "local[2]", "yarn", "k8s://h:6443", "sc://h", "spark://a:1,b:2"):
+        assert SparkSettings(master=master).master == master
+    with pytest.raises(SparkUnavailable, match=r"spark://127\.0\.0\.1:1,127\.0\.0\.1:2 does not answer.*load\.engine"):
+        build_session("t", SparkSettings(master="spark://127.0.0.1:1,127.0.0.1:2", secret=SECRET))
+
+
+@pytest.mark.row("O4")
+def test_a_session_that_no_setting_of_this_process_can_begin_is_not_tried_again() -> None:
+    session = "SparkSettings(master='local[1]', driver_memory='4x')"
+    text = f"from pumphouse.settings import *; from spark_tasks.session import *; build_session('t', {session})"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "errors.LoadError: Spark begins no session at local[1]: " in last
+    assert "spark.driver_memory" in last
 
 
 def test_what_submit_was_told_beats_the_settings_and_those_beat_ours() -> None:

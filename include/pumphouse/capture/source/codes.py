@@ -36,6 +36,8 @@ GTID_LIST: Final = 163
 START_ENCRYPTION: Final = 164
 QUERY_COMPRESSED: Final = 165
 ROWS_COMPRESSED = range(166, 172)
+# What decompresses to more than it is.
+COMPRESSED = (TRANSACTION_PAYLOAD, QUERY_COMPRESSED, *ROWS_COMPRESSED)
 # Beside a statement: its values of LAST_INSERT_ID, RAND and variables. What they belong to is judged by itself.
 BESIDE_STATEMENTS = frozenset({5, 13, 14})
 # LOAD DATA as a statement.
@@ -43,13 +45,11 @@ LOAD_DATA = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
 
 HEADER: Final = 19
 IGNORABLE_FLAG: Final = 0x80
-ARTIFICIAL_FLAG: Final = 0x20
 
 # Types of columns beyond those of `pumphouse.model.table.MysqlType`.
 TIMESTAMP2: Final = 17
 DATETIME2: Final = 18
 TIME2: Final = 19
-TYPED_ARRAY: Final = 20
 BLOB_COMPRESSED: Final = 140
 VARCHAR_COMPRESSED: Final = 141
 VECTOR: Final = 242

@@ -6,6 +6,7 @@ Bodies come without header and checksum. What does not fit its length is damaged
 from __future__ import annotations
 
 import re
+import uuid
 import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -17,6 +18,10 @@ from pumphouse.errors import CaptureRefused, CorruptionError
 MAX_EVENT_BYTES = (1 << 30) + (64 << 20)
 _XA = re.compile(r"XA\s+(START|BEGIN|END|PREPARE|COMMIT|ROLLBACK)\s+(.*)\Z", re.IGNORECASE | re.DOTALL)
 
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+# Fields of a GTID event with a tag.
+_T_UUID, _T_NUMBER, _T_TAG, _T_COMMITTED, _T_SEQUENCE, _T_HERE, _T_ORIGIN = range(1, 8)
+_T_TICKET = 11  # the last one
 _XID = re.compile(r"X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)\s*\Z", re.IGNORECASE)
 
 
@@ -48,6 +53,18 @@ class Fields:
             raise damaged(f"{self._what} has a bad length")
         return self.number({0xFC: 2, 0xFD: 3, 0xFE: 8}[first])
 
+    def varint(self) -> int:
+        """A number as MySQL's serialization has it: the first byte's lowest ones say how many bytes follow."""
+        first = self.number(1)
+        more = ((first + 1) & ~first).bit_length() - 1
+        high = self.number(more)
+        return high if more > 7 else (high << 8 | first) >> more + 1
+
+    def signed(self) -> int:
+        """The same, of a number with a sign, which is the lowest bit."""
+        value = self.varint()
+        return -(value >> 1) - 1 if value & 1 else value >> 1
+
     def counted(self) -> bytes:
         """Bytes behind their length-encoded length."""
         return self.take(self.lenenc())
@@ -60,6 +77,53 @@ class Fields:
     def left(self) -> int:
         """Bytes that are left."""
         return len(self._data) - self.at
+
+
+def tagged(body: bytes) -> tuple[str, int, int]:
+    """Of a MySQL's GTID event with a tag: ``uuid:tag``, number, and the microsecond of the commit at its origin.
+
+    MySQL's libs/mysql/serialization: fields in the order of their numbers, each behind its own; a later version has
+    more of them, and says from which one on a reader may skip them.
+
+    Raises:
+        CaptureRefused: it has fields that count and are not known.
+        CorruptionError: it makes no sense.
+    """
+    fields = Fields(body, "a GTID event with a tag")
+    version, size, last = fields.varint(), fields.varint(), fields.varint()
+    if version != 1 or last > _T_TICKET:
+        raise CaptureRefused("the binlog has a GTID event of a later MySQL", hint="a later release may read it")
+    if not fields.at <= size <= len(body):
+        raise damaged("a GTID event with a tag ends in the middle")
+    name, tag, number, micros, known = "", "", 0, 0, -1
+    while fields.at < size:
+        field = fields.varint()
+        if field <= known:
+            raise damaged("a GTID event with a tag has a field twice")
+        known = field
+        if field == _T_UUID:
+            name = str(uuid.UUID(bytes=bytes(_byte(fields.varint()) for _ in range(16))))
+        elif field == _T_NUMBER:
+            number = fields.signed()
+        elif field == _T_TAG:
+            tag = fields.take(fields.varint()).decode("ascii", "replace")
+        elif field in (_T_COMMITTED, _T_SEQUENCE):
+            fields.signed()
+        elif field in (_T_HERE, _T_ORIGIN):  # the second one is there where it is another one
+            micros = fields.varint()
+        elif field <= _T_TICKET:
+            fields.varint()
+        else:
+            break
+    if not (name and 0 < number < 1 << 63 and micros < 1 << 55 and _TAG.fullmatch(tag)):
+        raise damaged("a GTID event with a tag lacks it, its server or its number")
+    return f"{name}:{tag}", number, micros
+
+
+def _byte(value: int) -> int:
+    if value > 0xFF:
+        raise damaged("a GTID event with a tag names no server")
+    return value
 
 
 def damaged(what: str) -> CorruptionError:

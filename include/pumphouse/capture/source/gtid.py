@@ -1,7 +1,7 @@
 """GTIDs of MariaDB (``0-1-42``: domain, server, number) and MySQL (``uuid:42``), and sets of them.
 
 A MariaDB's position is the last GTID of each domain, and stands for everything before it there. A MySQL's is intervals
-of numbers for each server's UUID (MySQL Reference Manual, "GTID Sets").
+of numbers for each server's UUID, and for each tag there (MySQL Reference Manual, "GTID Sets").
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pumphouse.errors import UsageError
 
 _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _INTERVAL = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 
@@ -38,7 +39,7 @@ class GtidSet:
     Attributes:
         flavor: whose.
         last: MariaDB: domain -> (server id, number).
-        done: MySQL: UUID -> intervals (first, last), ascending, with holes between.
+        done: MySQL: ``uuid`` or ``uuid:tag`` -> intervals (first, last), ascending, with holes between.
     """
 
     flavor: Flavor
@@ -50,7 +51,7 @@ class GtidSet:
         """Read what a server prints, or a person types.
 
         Raises:
-            UsageError: it is none, or has tags (MySQL 8.3), which are not read.
+            UsageError: it is none.
         """
         parts = [each.strip() for each in text.replace("\n", "").split(",") if each.strip()]
         last: dict[int, tuple[int, int]] = {}
@@ -64,11 +65,8 @@ class GtidSet:
                 if last.get(domain, (0, -1))[1] < number:
                     last[domain] = (server, number)
             else:
-                name, *ranges = (each.strip() for each in part.split(":"))
-                found = [_interval(text, each) for each in ranges]
-                if not _UUID.fullmatch(name) or not found:
-                    raise _no_gtids(text, "UUID:1-42")
-                done[name.lower()] = _joined([*done.get(name.lower(), ()), *found])
+                for name, interval in _mysql(text, part):
+                    done[name] = _joined([*done.get(name, ()), interval])
         return cls(flavor, last, done)
 
     def __str__(self) -> str:
@@ -132,17 +130,42 @@ class GtidSet:
         return GtidSet(self.flavor, {}, {name: found for name, found in gone.items() if found})
 
     def encoded(self) -> bytes:
-        """A MySQL's set as COM_BINLOG_DUMP_GTID has it: counts and numbers, little endian; intervals end behind."""
-        out = bytearray(struct.pack("<Q", len(self.done)))
+        """A MySQL's set as COM_BINLOG_DUMP_GTID has it: counts and numbers, little endian; intervals end behind.
+
+        Where there is a tag, the count says so at both of its ends, and each UUID has one behind it, with its length;
+        a MySQL from before 8.3 knows neither (``encode_nsids_format`` in its sql/rpl_gtid_set.cc).
+        """
+        tagged = any(":" in name for name in self.done)
+        out = bytearray(struct.pack("<Q", 1 << 56 | len(self.done) << 8 | 1 if tagged else len(self.done)))
         for name, found in sorted(self.done.items()):
-            out += uuid.UUID(name).bytes + struct.pack("<Q", len(found))
+            server, _, tag = name.partition(":")
+            out += uuid.UUID(server).bytes
+            if tagged:
+                out += bytes((2 * len(tag),)) + tag.encode()
+            out += struct.pack("<Q", len(found))
             for low, high in found:
                 out += struct.pack("<QQ", low, high + 1)
         return bytes(out)
 
 
 def _no_gtids(text: str, example: str) -> UsageError:
-    return UsageError(f"{text[:80]!r} is no set of GTIDs", hint=f"it looks like {example}; tags are not read")
+    return UsageError(f"{text[:80]!r} is no set of GTIDs", hint=f"it looks like {example}")
+
+
+def _mysql(text: str, part: str) -> list[tuple[str, tuple[int, int]]]:
+    """What stands at one UUID: ``UUID:1-3:7:tag:1-2``, numbers behind a tag are of that tag."""
+    server, *words = (each.strip().lower() for each in part.split(":"))
+    if not _UUID.fullmatch(server):
+        raise _no_gtids(text, "UUID:1-42")
+    name, found = server, []
+    for word in words:
+        if _TAG.fullmatch(word):
+            name = f"{server}:{word}"
+        else:
+            found.append((name, _interval(text, word)))
+    if not found or _TAG.fullmatch(words[-1]):
+        raise _no_gtids(text, "UUID:1-42")
+    return found
 
 
 def _interval(text: str, part: str) -> tuple[int, int]:
@@ -159,8 +182,9 @@ def _printed(interval: tuple[int, int]) -> str:
 
 
 def _with(found: Intervals, numbers: list[int]) -> Intervals:
-    rows = numbers[-1] - numbers[0] + 1 == len(numbers) == len(set(numbers))
-    more = [(numbers[0], numbers[-1])] if rows else [(each, each) for each in numbers]
+    """With numbers in the order of their commits, which a replica may take in another one than the primary gave."""
+    row = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    more = [(numbers[0], numbers[-1])] if row else [(each, each) for each in numbers]
     return _joined([*found, *more])
 
 

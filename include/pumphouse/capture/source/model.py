@@ -58,6 +58,11 @@ class Position:
         place = f"{self.file}:{self.offset}" if self.file else ""
         return f"{self.gtids} ({place})" if self.gtids and place else str(self.gtids) or place
 
+    @property
+    def by_gtid(self) -> Position:
+        """To be asked for of a source with GTIDs: without any it is the begin, as a file's place brings none."""
+        return self if self.gtids else Position(gtids=self.gtids)
+
     def after(self, transaction: Transaction) -> Position:
         """The position behind a transaction that comes next.
 

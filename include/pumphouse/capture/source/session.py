@@ -38,7 +38,6 @@ _SILENCES = 4
 # one before the other is given up, and one group is written while one waits (MYSQL_BIN_LOG::trx_group_commit_leader).
 _GROUPS = 2
 _STEP_S = 0.1
-_NO_RIGHT_TO_READ = 1227
 
 
 def flavor_of(connection: Connection[Any]) -> Flavor:

@@ -55,11 +55,11 @@ _REFUSED = {
         "an incident: the source lost events",
         "what it lost is in no binlog: begin behind it, with a new `pumphouse archive dump`",
     ),
-    codes.GTID_TAGGED: ("a GTID with a tag", "let no session set gtid_next = 'AUTOMATIC:tag'"),
     **dict.fromkeys(codes.LOAD_DATA, ("a LOAD DATA as a statement, and not its rows", _FORMAT)),
 }
 # Where the bytes of decompressed events lie until the group is put together: far behind any buffer.
 _ASIDE = 1 << 48
+_TAGGED_BYTES = 1 << 8  # more than a GTID event with a tag has
 _UNSIGNED = 1 << 64  # a kernel holds numbers of MariaDB's transactions with a sign
 
 # Of events: where they begin, their sizes, their types.
@@ -197,9 +197,10 @@ class Reader:
         self._rows = np.zeros((4096, walk.R_COLUMNS), np.int64)
         self._open_ids = np.zeros(_TABLES, np.int64)
         self._open_tables = np.zeros(_TABLES, np.int64)
-        self._tables = _Definitions()
+        self._tables = _Definitions(flavor)
         self._aside: list[bytes | bytearray] = []
         self._aside_bytes = 0
+        self._text_bytes = 0  # of statements that were decompressed
         self._queries: list[tuple[int, Query]] = []
         self._steps: dict[int, Xa] = {}
         self._savepoints: dict[tuple[int, bytes], int] = {}  # rows events before each
@@ -230,7 +231,7 @@ class Reader:
             walk.packets(self._data, self._seen, self.used, self._summed, self._semi_sync, *self._events, self._found)
             count, self._seen, why, asked = map(int, self._found)
             self._walk(self._data, 0, self._events, count, asked)
-            if why == walk.FULL and self._aside_bytes >= self._aside_most:
+            if why == walk.FULL and self._aside_bytes + self._text_bytes >= self._aside_most:
                 self.behind = True
                 return None
             if why == walk.FORMAT:
@@ -305,21 +306,14 @@ class Reader:
         raise events.damaged(f"behind {self._place()} {what}")
 
     def _new_table(self, data: Bytes, begin: int, end: int) -> None:
-        table = self._tables.add(data[begin:end].tobytes())
-        if not tablemap.has_names(table.columns):
-            raise CaptureRefused(
-                f"{self._place()}: the binlog does not name the columns of {'.'.join(table.name)}",
-                hint="on the source: SET GLOBAL binlog_row_metadata = FULL, and so in its configuration file; what was"
-                " written before cannot be read: begin behind it, with a new `pumphouse archive dump`",
-                place=self._place(),
-                table=".".join(table.name),
-            )
+        self._tables.add(data[begin:end].tobytes())
 
     def _statement(self, data: Bytes, base: int, begin: int, size: int, *, compressed: bool = False) -> None:
         seconds = int.from_bytes(data[begin : begin + 4].tobytes(), "little")
         body = data[begin + codes.HEADER : begin + size].tobytes()
         with self._named():
             found = events.query(body, seconds, int(self._counts[3]), compressed=compressed)
+        self._text_bytes += len(found.text) if compressed else 0
         inside = int(self._state[walk.STATE_IN])
         word = word_of(found.text)
         if inside == walk.OUTSIDE:
@@ -333,7 +327,8 @@ class Reader:
         elif word is Word.COMMIT:
             ends = True
         elif word is Word.ROLLBACK:
-            ends, self._part = True, 0  # what has been given out of it is forgotten
+            ends = True
+            self._begin_anew()
             self._undo(int(self._txns[self._counts[2], walk.T_FIRST]))
         elif word in (Word.SAVEPOINT, Word.ROLLBACK_TO):
             self._savepoint(found, back=word is Word.ROLLBACK_TO)
@@ -414,6 +409,7 @@ class Reader:
             codes.HEARTBEAT: self._beat,
             codes.HEARTBEAT_V2: self._beat,
             codes.XA_PREPARE: self._prepare,
+            codes.GTID_TAGGED: self._tagged,
             codes.QUERY_COMPRESSED: lambda data, base, begin, size, _: self._statement(
                 data, base, begin, size, compressed=True
             ),
@@ -432,6 +428,23 @@ class Reader:
         file, at = events.heartbeat(body, second=data[begin + 4] == codes.HEARTBEAT_V2)
         here = int.from_bytes(data[begin + 13 : begin + 17].tobytes(), "little") if at is None else at
         self._heartbeat = Position(gtids=self.position.gtids, file=file or self._file, offset=here)
+
+    def _tagged(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
+        """A MySQL's transaction with a tag begins; the kernel begins those without one."""
+        if self._state[walk.STATE_IN] != walk.OUTSIDE:
+            self._damaged(walk.UNFINISHED, codes.GTID_TAGGED)
+        if self._counts[2] >= len(self._txns):
+            self._grow()
+        with self._named():
+            _, number, micros = events.tagged(body)
+        row = self._txns[self._counts[2]]
+        row[:] = 0
+        row[walk.T_AT], row[walk.T_FIRST] = base + begin, self._counts[3]
+        row[walk.T_SECONDS] = int.from_bytes(data[begin : begin + 4].tobytes(), "little")
+        row[walk.T_SERVER] = int.from_bytes(data[begin + 5 : begin + 9].tobytes(), "little")
+        row[walk.T_NUMBER], row[walk.T_MICROS] = number, micros
+        self._state[walk.STATE_IN], self._state[walk.STATE_OPEN] = walk.OPENED, 0
+        self._note(data, base, begin, size)
 
     def _prepare(self, data: Bytes, base: int, begin: int, size: int, body: bytes) -> None:
         if self._state[walk.STATE_IN] == walk.OUTSIDE:
@@ -512,7 +525,12 @@ class Reader:
         self._steps.pop(at, None)
         self._savepoints.clear()
         self._state[walk.STATE_IN] = walk.OUTSIDE
-        self._part, self._going = 0, None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """What has been given out of the transaction under way is forgotten; another's parts stay what they are."""
+        if self._txns[self._counts[2], walk.T_AT] < 0:
+            self._part = 0
 
     def _place(self) -> str:
         return str(self.position) or "the beginning"
@@ -613,6 +631,10 @@ class Reader:
             return f"{self._file}:{row[walk.T_FILE_END]}", False
         if number < 0:
             raise events.damaged(f"behind {self._place()} is a transaction of the number {number}")
+        if self._data[row[walk.T_AT] + 4] == codes.GTID_TAGGED:
+            begin = row[walk.T_AT] + codes.HEADER
+            tagged, _, _ = events.tagged(self._data[begin : begin + _TAGGED_BYTES].tobytes())
+            return f"{tagged}:{number}", True
         raw = self._data[row[walk.T_AT] + codes.HEADER + 1 : row[walk.T_AT] + codes.HEADER + 17].tobytes()
         name = self._names.get(raw)
         if name is None:
@@ -637,7 +659,7 @@ class Reader:
         self._queries = [
             (0, replace(query, before=query.before - rows_end)) for at, query in self._queries if going and at == taken
         ]
-        self._steps, self._files = {}, {}
+        self._steps, self._files, self._text_bytes = {}, {}, 0
         self._going = None
         self._savepoints = {
             (0, name): rows_before - rows_end
@@ -645,7 +667,7 @@ class Reader:
             if going and at == taken
         }
         if self._state[walk.STATE_IN] == walk.OUTSIDE and len(self._tables.all()) > _DEFINITIONS:
-            self._tables = _Definitions()  # every transaction names its tables anew
+            self._tables = _Definitions(self._flavor)  # every transaction names its tables anew
         if part is not None:
             self._part, self._going = part.part + 1, part
             self._txns[0] = self._txns[taken - 1]
@@ -686,7 +708,8 @@ def _events(count: int) -> _Events:
 class _Definitions:
     """Tables by the bytes of their definitions, for `walk.transactions`: a hash table that Python fills."""
 
-    def __init__(self) -> None:
+    def __init__(self, flavor: Flavor) -> None:
+        self._flavor = flavor
         self._maps: list[TableMap] = []
         self._all: tuple[TableMap, ...] = ()
         self._slots = np.full(256, -1, np.int64)
@@ -703,9 +726,9 @@ class _Definitions:
         """By number."""
         return self._all
 
-    def add(self, definition: bytes) -> TableMap:
+    def add(self, definition: bytes) -> None:
         """One more; CorruptionError where it makes no sense."""
-        made, number = tablemap.read(definition), len(self._maps)
+        made, number = tablemap.read(definition, self._flavor), len(self._maps)
         begin = int(self._places[number])
         end = begin + len(definition)
         if end > len(self._kept):
@@ -725,7 +748,6 @@ class _Definitions:
             for each in range(number):
                 self._place(each)
         self._place(number)
-        return made
 
     def _place(self, number: int) -> None:
         mask = len(self._slots) - 1

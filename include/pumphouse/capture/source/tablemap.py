@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pumphouse.capture.source import codes
 from pumphouse.capture.source.events import Fields, damaged
+from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Column, TableMap
 from pumphouse.model.table import MysqlType
 
@@ -35,8 +36,10 @@ SIGNEDNESS, DEFAULT_CHARSET, COLUMN_CHARSET, NAMES, SET_VALUES, ENUM_VALUES = 1,
 PRIMARY_KEY, PRIMARY_KEY_PREFIX, ENUM_DEFAULT_CHARSET, ENUM_COLUMN_CHARSET, VISIBILITY = 8, 9, 10, 11, 12
 
 
-def read(definition: bytes) -> TableMap:
+def read(definition: bytes, flavor: Flavor) -> TableMap:
     """The definition in a TABLE_MAP event: what stands behind table number and flags.
+
+    ``flavor``: a MariaDB counts a geometry among the columns with a character set, a MySQL does not.
 
     Raises:
         CorruptionError: it makes no sense.
@@ -52,9 +55,10 @@ def read(definition: bytes) -> TableMap:
     columns = [_column(metas, tp) for tp in types]
     nulls = fields.take((count + 7) // 8)
     columns = [replace(column, nullable=bool(nulls[at // 8] >> at % 8 & 1)) for at, column in enumerate(columns)]
+    texts = _TEXTS | {MysqlType.GEOMETRY} if flavor is Flavor.MARIADB else _TEXTS
     while fields.left:
         kind = fields.number(1)
-        _add(columns, kind, Fields(fields.counted(), "a table map"))
+        _add(columns, kind, Fields(fields.counted(), "a table map"), texts)
     return TableMap(
         schema=schema.decode("utf-8", "surrogateescape"),
         table=table.decode("utf-8", "surrogateescape"),
@@ -82,7 +86,7 @@ def _column(metas: Fields, tp: int) -> Column:
     return Column(name="", tp=tp, meta=meta, nullable=True)
 
 
-def _add(columns: list[Column], kind: int, fields: Fields) -> None:  # noqa: C901, PLR0912 - one a field
+def _add(columns: list[Column], kind: int, fields: Fields, texts: frozenset[int]) -> None:  # noqa: C901, PLR0912 - one a field
     """One field of the optional metadata."""
     if kind == SIGNEDNESS:
         numbers = [at for at, column in enumerate(columns) if column.tp in _NUMBERS]
@@ -92,7 +96,7 @@ def _add(columns: list[Column], kind: int, fields: Fields) -> None:  # noqa: C90
         for place, at in enumerate(numbers):
             columns[at] = replace(columns[at], unsigned=bool(bits[place // 8] >> 7 - place % 8 & 1))
     elif kind in (DEFAULT_CHARSET, ENUM_DEFAULT_CHARSET):
-        of = [at for at, c in enumerate(columns) if c.tp in (_TEXTS if kind == DEFAULT_CHARSET else _CHOICES)]
+        of = [at for at, c in enumerate(columns) if c.tp in (texts if kind == DEFAULT_CHARSET else _CHOICES)]
         default = fields.lenenc()
         for at in of:
             columns[at] = replace(columns[at], collation=default)
@@ -103,7 +107,7 @@ def _add(columns: list[Column], kind: int, fields: Fields) -> None:  # noqa: C90
             columns[of[place]] = replace(columns[of[place]], collation=collation)
     elif kind in (COLUMN_CHARSET, ENUM_COLUMN_CHARSET):
         for at, column in enumerate(columns):
-            if column.tp in (_TEXTS if kind == COLUMN_CHARSET else _CHOICES):
+            if column.tp in (texts if kind == COLUMN_CHARSET else _CHOICES):
                 columns[at] = replace(column, collation=fields.lenenc())
     elif kind == NAMES:
         for at, column in enumerate(columns):

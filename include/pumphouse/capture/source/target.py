@@ -11,13 +11,14 @@ import numpy as np
 from pumphouse.capture.source import codes, rows
 from pumphouse.capture.source.charsets import KNOWN, MAPPED, character_map, decoded
 from pumphouse.capture.source.model import Column, TableMap
+from pumphouse.capture.source.tablemap import has_names
 from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.decimal import binary_size
 from pumphouse.codec.jit import Int32s, Ints
 from pumphouse.codec.key import is_character, needs_restoring
 from pumphouse.codec.row import has_default, is_prefix, key_parts
 from pumphouse.codec.time import fsp_of
-from pumphouse.errors import ColumnMismatch
+from pumphouse.errors import CaptureRefused, ColumnMismatch
 from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
 
 _INTEGERS = {MysqlType.TINY: 1, MysqlType.SHORT: 2, MysqlType.INT24: 3, MysqlType.LONG: 4, MysqlType.LONGLONG: 8}
@@ -72,8 +73,16 @@ class Target:
             table_id: that the rows are to carry; None = the table's own.
 
         Raises:
+            CaptureRefused: the binlog does not name its columns.
             ColumnMismatch: they are not the same table; the column and the difference are named.
         """
+        if not has_names(source.columns):
+            raise CaptureRefused(
+                f"the binlog does not name the columns of {'.'.join(source.name)}",
+                hint="on the source: SET GLOBAL binlog_row_metadata = FULL, and so in its configuration file; what was"
+                " written before cannot be read: begin behind it, with a new `pumphouse archive dump`",
+                table=".".join(source.name),
+            )
         known = {c.name.lower(): c for c in info.columns if c.public}
         parts = {column.id: (column, length) for column, length in key_parts(info)}
         places = {column.name.lower(): at for at, column in enumerate(source.columns)}

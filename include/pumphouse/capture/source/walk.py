@@ -50,7 +50,6 @@ Definitions = tuple[Ints, UInts, Ints, Bytes, Ints]
 
 _BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 _COMMIT = np.frombuffer(b"COMMIT", np.uint8)
-_COMPRESSED_FIRST, _COMPRESSED_LAST = codes.ROWS_COMPRESSED[0], codes.ROWS_COMPRESSED[-1]
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -144,7 +143,8 @@ def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read 
 ) -> None:
     """Find the events of whole packets in ``data[at:end]``.
 
-    It stops behind a format description, or compressed rows, and before a rotation behind an event to be acknowledged.
+    It stops behind a format description, behind what was compressed, and before a rotation behind an event to be
+    acknowledged.
     ``begins``, ``sizes`` (header included, checksum not) and ``types`` get one entry an event. ``found`` becomes
     (events, position behind them, why it stopped, index of the last event to be acknowledged or -1).
     """
@@ -201,7 +201,7 @@ def packets(  # noqa: C901, PLR0912, PLR0915 - one pass over what a socket read 
         if kind == codes.FORMAT:
             why = FORMAT
             break
-        if _COMPRESSED_FIRST <= kind <= _COMPRESSED_LAST:
+        if kind in codes.COMPRESSED:
             why = FULL  # what it becomes may be a thousand times as large: it is counted before the next
             break
     found[0], found[1], found[2], found[3] = count, at, why, asked

@@ -228,13 +228,13 @@ async def test_a_run_that_waits_for_its_deadline_holds_nothing_of_what_was_read(
     await asyncio.sleep(0.01)
     echo.answer_groups = False
     echo.groups.clear()
-    before = {id(each) for each in gc.get_objects() if isinstance(each, Run)}
+    before = {id(each) for each in gc.get_objects() if type(each) is Run}
     for peer in peers:
         peer.send(call(11, with_timeout(peer.block(GROUP), b"1H"), bytes(10_000)))
     async with asyncio.timeout(20):
         while sum(len(requests) for requests, _ in echo.groups) < 2:
             await asyncio.sleep(0.001)
-    waiting = [each for each in gc.get_objects() if isinstance(each, Run) and id(each) not in before]
+    waiting = [each for each in gc.get_objects() if type(each) is Run and id(each) not in before]
     assert len(waiting) == 2
     assert not any(each.chunk for each in waiting)
     assert held_of(server.runs) == []

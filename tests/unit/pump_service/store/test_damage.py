@@ -142,6 +142,7 @@ def test_an_accepted_stretch_is_shown_as_such_whatever_lies_behind_it(tmp_path: 
         assert report.sound
     store = open_store(tmp_path)
     assert store.synced_end.offset == end
+    assert store.status().backlog_bytes == 0
 
 
 def test_missing_files_wrong_footers_and_torn_tails_are_told_apart(tmp_path: Path) -> None:

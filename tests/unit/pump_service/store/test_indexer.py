@@ -10,7 +10,18 @@ from structlog.testing import capture_logs
 from pump_service.store.fs import REAL_FS
 from pump_service.store.judge import LOGGED_AT_ONCE
 from pump_service.store.pending import PendingCommits
-from tests.support.storekit import commit, fake, prewrite
+from pump_service.store.store import Store
+from tests.support.storekit import (
+    commit,
+    fake,
+    index_stands_still,
+    open_store,
+    prewrite,
+    settle,
+    store_all,
+    value_log,
+    write,
+)
 from tests.unit.pump_service.store.test_order import Bench
 
 pytestmark = pytest.mark.row("P7")
@@ -64,3 +75,23 @@ def test_what_is_summed_up_says_how_many_are_late_and_how_many_have_no_prewrite(
     assert (line["more"], line["late"], line["orphan"]) == (10, 0, 10)
     assert (line["min_commit_ts"], line["max_commit_ts"]) == (31, 49)
     assert bench.indexer.watermark == 49
+
+
+def test_the_backlog_is_what_the_value_log_has_and_the_index_does_not(tmp_path: Path) -> None:
+    store = open_store(tmp_path, value_log_file_bytes=4096)
+    store_all(store, *(prewrite(ts) for ts in range(1, 9)))
+
+    def on_file(store: Store) -> int:
+        return sum(file.synced_end for file in value_log(store).files())
+
+    before = on_file(store)
+    assert store.status().backlog_bytes == 0
+    with index_stands_still(store):
+        for ts in range(10, 500):
+            assert write(store, prewrite(ts)) == [None]
+        assert store.synced_end.fid > 3
+        assert store.status().backlog_bytes == on_file(store) - before > 0
+    settle(store)
+    assert store.status().backlog_bytes == 0
+    store.close()
+    assert open_store(tmp_path).status().backlog_bytes == 0

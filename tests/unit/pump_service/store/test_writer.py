@@ -427,7 +427,7 @@ def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_inde
 @pytest.mark.row("P7", "P15")
 def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    store_all(store, *[prewrite(start) for start in range(100, 120)], fake(200))
+    store_all(store, *[prewrite(start) for start in range(100, 120)], fake(150))
     for start in range(100, 120):
         payload = commit(start, start + 100).payload
         remember(store, start, start + 100, payload)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, Manifest
+from pumphouse.model.record import Record
 from pumphouse.model.tso import MAX_TSO, Tso, show
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Range(Record):
     """(start, end]."""
 
     start: Tso
@@ -22,7 +24,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class Losses(Record):
     """What is missing, or may be, in what a load or a restore reads.
 
     Args:
@@ -54,14 +56,38 @@ class Losses:
             ),
         ]
 
+    @property
+    def certain(self) -> Losses:
+        """What is missing, and not only may be: nobody restores over that without saying so."""
+        return replace(self, unsynced=())
+
+    def above(self, after: Tso) -> Losses:
+        """What of it touches what lies above a moment; of a Pump without fsync nobody knows when."""
+        return replace(
+            self,
+            declared=tuple(each for each in self.declared if each.to_ts > after),
+            binlog_skipped=tuple(each for each in self.binlog_skipped if each.end > after),
+        )
+
 
 def together(one: Losses, behind: Losses) -> Losses:
     """Of two ranges, one behind the other, or of two tables."""
     return Losses(
         declared=tuple(dict.fromkeys((*one.declared, *behind.declared))),
         unsynced=tuple(sorted({*one.unsynced, *behind.unsynced})),
-        binlog_skipped=tuple(dict.fromkeys((*one.binlog_skipped, *behind.binlog_skipped))),
+        binlog_skipped=_joined((*one.binlog_skipped, *behind.binlog_skipped)),
     )
+
+
+def _joined(some: Iterable[Range]) -> tuple[Range, ...]:
+    """Ranges that lie side by side or over each other are one."""
+    found = list[Range]()
+    for each in sorted(some, key=lambda each: each.start):
+        if found and each.start <= found[-1].end:
+            found[-1] = replace(found[-1], end=max(found[-1].end, each.end))
+        else:
+            found.append(each)
+    return tuple(found)
 
 
 def _gives_up(accepted: AcceptedCommit, manifest: Manifest) -> bool:
@@ -91,8 +117,6 @@ def losses_of(windows: Windows, *, after: Tso, upto: Tso) -> Losses:
         of_one = [_of_one(each) for each in manifest.accepted if _gives_up(each, manifest)]
         given_up = (*manifest.declared, *of_one) if manifest.start < upto else of_one
         declared |= {each: None for each in given_up if each.from_ts < upto and each.to_ts > after}
-    inside, skipped = windows.between(after, upto), list[Range]()
-    for start, end in inside.skipped():
-        joins = bool(skipped) and skipped[-1].end == start
-        skipped.append(Range(start=skipped.pop().start if joins else start, end=end))
-    return Losses(declared=tuple(declared), unsynced=tuple(sorted(inside.unsynced())), binlog_skipped=tuple(skipped))
+    inside = windows.between(after, upto)
+    skipped = _joined(Range(start=start, end=end) for start, end in inside.skipped())
+    return Losses(declared=tuple(declared), unsynced=tuple(sorted(inside.unsynced())), binlog_skipped=skipped)
