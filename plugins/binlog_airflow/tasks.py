@@ -586,8 +586,9 @@ def require_answered(plan: Mapping[str, Any], yes: Mapping[str, str] | None) -> 
     """RestoreError where nobody said yes to the plan."""
     if yes is None:
         raise RestoreError(
-            f"nobody approved the plan: nothing was changed on {plan['target']}",
-            hint="a task approve that was marked a success has no answer: clear it, and answer under Required Actions",
+            f"nobody approved the plan: this task changes nothing on {plan['target']}",
+            hint="a task approve that was marked a success, or that an earlier release ran, has left no answer: clear "
+            "it, and answer under Required Actions",
         )
 
 

@@ -203,7 +203,7 @@ class Judge:
 
     def is_in_order(self, start: int, commit: int, published: int) -> bool:
         """Whether a commit that is on no file may be served: on a file it would be neither late nor collide."""
-        if commit <= max(published, self._gc.gc_point) or self._unwritten.has_other(start, commit):
+        if commit <= published or self._unwritten.has_other(start, commit):
             return False
         prior = self._pointer_of(commit)
         try:

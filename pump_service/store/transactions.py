@@ -63,7 +63,7 @@ class Transactions:
         return min([above, *(each.start_ts - 1 for each in older if self._prewrites.key(each).startswith(prefix))])
 
     def read(self, prefix: bytes, floor: int) -> Iterator[Part]:
-        """Prewrites of a prefix and commits of everybody, above a timestamp.
+        """Prewrites of a prefix and commits of everybody, above a timestamp; each commit behind its prewrite.
 
         A commit that is kept out of the stream is left out; one that is on no file is not.
 
@@ -78,8 +78,7 @@ class Transactions:
         kept_out = {(each.start_ts, each.commit_ts) for each in self._pending.all() if each.holds}
         said_open: set[int] = set()
         settled: set[int] = set()  # meanwhile, so their commits may lie in what was read before
-        # Before the index: an outcome moves from memory into it.
-        yield self._in_memory()
+        in_memory = self._in_memory()  # looked at before the index: an outcome moves from memory into it
         for found in self._columns(floor):
             part, size = Part(), 0
             for fid, offset in found:
@@ -99,6 +98,7 @@ class Transactions:
                 elif 0 != meta.commit_ts != meta.start_ts and (meta.start_ts, meta.commit_ts) not in kept_out:
                     part.commits.append((meta.start_ts, meta.commit_ts))
             yield part
+        yield in_memory
         if settled:
             self._require_indexed()
             yield self._in_memory()

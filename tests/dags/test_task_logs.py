@@ -171,7 +171,7 @@ def test_every_line_of_a_task_is_one_that_a_browser_shows_as_it_is(in_airflow: C
 def test_a_yes_is_for_the_plan_that_was_shown_and_for_no_other(in_airflow: Callable[..., Any]) -> None:
     unasked, asked, broken, answered, restored, *changed, again, old, of_old = in_airflow(_APPROVAL)
     assert (asked, broken, answered, restored) == ("asked", "HITLTriggerEventError", "approved", "restored")
-    assert unasked.startswith("nobody approved the plan: nothing was changed on root@db")
+    assert unasked.startswith("nobody approved the plan: this task changes nothing on root@db")
     for said in changed:
         assert said.startswith("the plan changed since it was shown for approval")
     for said in (again, old, of_old):

@@ -386,7 +386,7 @@ def test_a_shadow_needs_no_keys_for_tables_that_are_encrypted(tmp_path: Path) ->
 @pytest.mark.mariadb("a MySQL has its engines built in")
 def test_tables_that_are_left_out_need_not_be_there_on_the_shadow(source: Source) -> None:
     source.run("INSTALL SONAME 'ha_archive'")
-    source.without = {"o.log", "o.new"}
+    source.without = {"o.log", "o.new", "o.other"}
     try:
         with source.schema() as schema:
             source.run(
@@ -398,6 +398,19 @@ def test_tables_that_are_left_out_need_not_be_there_on_the_shadow(source: Source
             )
             jobs = source.jobs(schema)
             assert [job["type"] for job in jobs] == [Action.CREATE_TABLE.value, Action.DROP_TABLE.value]
+            source.run("CREATE TABLE o.other (id INT) ENGINE=ARCHIVE", "ALTER TABLE o.other ENGINE=InnoDB")
+            assert source.jobs(schema) == []
+            source.without = {"o.log", "o.new"}
+            with pytest.raises(CaptureRefused, match=r"o\.other was left out, and the shadow did not take its DDL"):
+                schema.reconcile(lambda _db, _name: False)
+            kept = StoredSchema.from_json("kept", schema.stored().to_json())
+            assert kept.unfollowed == {("o", "other"), ("o", "log")}
+            source.without |= {"o.other"}
+            source.run("DROP TABLE o.other", "CREATE TABLE o.other (id INT)")
+            assert source.jobs(schema) == []
+            source.without = {"o.log", "o.new"}
+            (job,) = schema.reconcile(lambda _db, _name: True)
+            assert (job["table_name"], job["had_rows"]) == ("other", True)
             source.run("CREATE TABLE o.seen (id INT) ENGINE=ARCHIVE")
             with pytest.raises(CaptureRefused, match="Unknown storage engine"):
                 source.jobs(schema)
@@ -417,7 +430,14 @@ def test_a_shadow_starts_without_a_left_out_table_that_it_cannot_make(source: So
     program = shadow_program(source.directory)
     shadow = Shadow.start(source.directory, stored, program, lambda db, name: (db, name) == ("o", "log"))
     try:
-        assert {("shop", "t")} == {(each.database, each.name) for each in shadow.stored().objects if each.name}
+        found = shadow.stored()
+        assert {("shop", "t")} == {(each.database, each.name) for each in found.objects if each.name}
+        assert found.unfollowed == {("o", "log")}
+    finally:
+        shadow.close()
+    shadow = Shadow.start(source.directory, found, program)
+    try:
+        assert shadow.stored() == found, "a restart knows as much"
     finally:
         shadow.close()
     with pytest.raises(CaptureRefused, match=r"cannot make table o\.log"):

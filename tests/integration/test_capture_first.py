@@ -73,3 +73,17 @@ def test_what_the_heir_of_a_source_without_a_gtid_has_is_not_taken_for_new() -> 
         with server.connect(autocommit=True) as connection:
             capturing.run(connection, "RESET BINARY LOGS AND GTIDS" if is_mysql() else "RESET MASTER")
         assert require_goes_on(settings, nothing, "another server") == there
+
+
+@pytest.mark.mariadb("a MySQL's set of GTIDs has holes")
+def test_a_number_that_does_not_ascend_is_refused_also_where_the_mode_was_lost_behind_the_start() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.begin()
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.a (id INT PRIMARY KEY)", "INSERT INTO shop.a VALUES (1)")
+        stack.captured()
+        with stack.source() as connection:
+            capturing.run(connection, "SET GLOBAL gtid_strict_mode = OFF", "SET SESSION gtid_seq_no = 2",
+                          "INSERT INTO shop.a VALUES (2)")  # fmt: skip
+        eventually(
+            lambda: "its number does not ascend" in stack.supervisor.tail(CAPTURE, 20), within_s=30, what="it ends"
+        )

@@ -347,7 +347,11 @@ def test_a_pattern_is_no_table_that_comes_back(
     with pytest.raises(UsageError, match=r"no table d\.tmp_\*") as refused:
         load.run(settings, resync="d.tmp_*")
     assert "bring each of its tables back by its own name" in refused.value.hint
-    for name in ("d.tmp_a", "d.tmp_b"):
-        load.run(settings, resync=name)
-    load.run(settings)
+    assert list(load.run(settings, resync="d.tmp_a").parked) == ["d.tmp_*"]
+    assert load.run(settings, resync="d.tmp_b").parked == {}
+    source.create_table("tmp_c", [column(1, "id", flag=3)])
+    with source.txn() as t:
+        t.insert("tmp_c", id=1)
+    source.cut()
+    assert load.run(settings).parked == {}, "the rule is over"
     assert target_rows(target) == source.snapshot()

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pumphouse.cli import cli
 from pumphouse.errors import AccessDenied, BinlogError, ConfigError, LoadError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.grants import in_columns_alone, missing_privileges
+from pumphouse.loader.grants import LOADING, in_columns_alone, missing_privileges
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
@@ -296,10 +296,28 @@ def test_a_database_of_routines_and_events_alone_holds_something_whoever_may_see
     said = "event d.nightly, procedure d.total" if seen else "maybe events of d.*maybe routines of d"
     with pytest.raises(RestoreError, match=f"data that would be dropped: .*{said}"):
         restore.run(to(settings, restore_target=mine), to=end, dry_run=False)
-    with pytest.raises(LoadError, match=f"no checkpoint but has .*{said}"):
+    with pytest.raises(LoadError, match=r"no checkpoint but has .*procedure d\.total"):
         load.run(to(settings, target=mine))
     assert on_spare.value("SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = 'd'") == 1
     restore.run(to(settings, restore_target=mine), to=end, dry_run=False, replace=server_name(spare))
+    assert target_rows(on_spare) == source.snapshot()
+
+
+@pytest.mark.row("R2", "L5")
+@pytest.mark.usefixtures("end")
+def test_a_first_load_says_which_rights_show_what_lies_in_a_database_that_is_there(
+    settings: Settings, spare: TargetSettings, on_spare: TargetConnection, source: MadeSource
+) -> None:
+    on_spare.execute("CREATE DATABASE d")
+    mariadb.new_user(on_spare.execute, "limited@'%'")
+    on_spare.execute(f"GRANT {', '.join(LOADING)} ON *.* TO limited@'%'")
+    into = to(settings, target=spare.model_copy(update={"user": "limited", "password": SecretStr("pw")}))
+    with pytest.raises(LoadError, match="does not see what lies there: events of d: it takes EVENT") as refused:
+        load.run(into)
+    assert "GRANT EVENT, EXECUTE" in refused.value.hint
+    assert "--equal-at" not in refused.value.hint
+    on_spare.execute("GRANT EVENT, EXECUTE ON `d`.* TO limited@'%'")
+    load.run(into)
     assert target_rows(on_spare) == source.snapshot()
 
 

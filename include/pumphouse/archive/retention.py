@@ -168,9 +168,11 @@ def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
     """The newest dump, this one or one before, that has with those behind it the rows of every table; and why.
 
     A dump lacks a table that a rule left out, or that came back behind it. A table that no older dump has either keeps
-    none. One that is gone by now keeps its dump, too: no moment behind this one can be restored without it.
+    none, and so does one that is dropped where this dump is exact: no moment that is kept has it. One that was dropped
+    behind it keeps a dump: the moments between need it.
     """
     why: list[Hold] = []
+    since = view.bases[first].ts if view.bases else view.kept.start
 
     def without(at: int) -> dict[int, str]:
         return {each.table_id: each.name for each in view.bases[at].without}
@@ -179,8 +181,8 @@ def _whole(view: ArchiveView, first: int) -> tuple[int, list[Hold]]:
         base, older = view.bases[first], first
         for table_id, name in without(first).items():
             has = max((at for at in range(first) if table_id not in without(at)), default=first)
-            if has < first:
-                said = f"of {show(base.ts)} lacks {name}, whose rows the one of {show(view.bases[has].ts)} has"
+            if has < first and not view.timeline.at_ts(table_id, since).dropped:
+                said = f"of {show(base.ts)} lacks {name}, to whose rows the one of {show(view.bases[has].ts)} leads"
                 why.append(Hold(who="dump", ts=view.bases[has].ts, restorable=True, why=said))
                 older = min(older, has)
         if view.recovered(base, view.end):

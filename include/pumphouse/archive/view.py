@@ -165,14 +165,18 @@ def read_view(
         HistoryUnavailable: a DDL job of genesis has its place in a window that is still to come.
     """
     kept = archive.range()
-    try:
-        return _read(archive, kept, since, end, upto, touched=touched)
-    except BinlogError:
-        now = archive.range()
-        if now.start == kept.start:
-            raise
-        # It expired while it was read.
-        return _read(archive, now, since, end, upto, touched=touched)
+    while True:
+        failed: BinlogError | None = None
+        try:
+            view = _read(archive, kept, since, end, upto, touched=touched)
+        except BinlogError as error:
+            failed = error
+        # What expired while it was read is in neither: the older range does not say what the windows lacked.
+        before, kept = kept, archive.range()
+        if kept.start == before.start:
+            if failed is not None:
+                raise failed
+            return view
 
 
 def _read(

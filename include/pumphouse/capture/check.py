@@ -97,6 +97,7 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
         wanted |= {"binlog_row_value_options": "", "gtid_mode": "ON"}
     else:  # a position says what was read; an ALTER is in the binlog before anybody knows how it ends
         wanted |= {"gtid_strict_mode": "ON", "binlog_alter_two_phase": "OFF"}
+    of_sessions = "; sessions that are open keep the old value: restart the application"
     for name, value in wanted.items():
         is_now = found.get(name)
         if is_now is None and name != "binlog_row_metadata":
@@ -111,8 +112,8 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
             yield Line(
                 wrong=True,
                 text=f"{name} is {is_now or 'empty'}, it must be {value or 'empty'}",
-                type=f"SET GLOBAL {name} = '{value}'; and the same in its configuration. Sessions that are open keep "
-                "the old value: restart the application",
+                type=f"SET GLOBAL {name} = '{value}'; and the same in its configuration"
+                + of_sessions * (name not in ("gtid_mode", "gtid_strict_mode")),
             )
     keeps = _keeps_s(found)
     if keeps is not None and keeps < _SHORT_RETENTION_S:

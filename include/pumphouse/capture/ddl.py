@@ -98,7 +98,13 @@ class Schema:
         except CaptureRefused as error:  # an engine that the shadow has not, perhaps
             if not said.names or not all(self._left_out(*name) for name in said.names):
                 raise
+            self.shadow.unfollowed |= said.names
             log.warning("left_out_table_not_followed", statement=text[:200], reason=error.message)
+        else:
+            if said.creates:  # whatever was there before
+                self.shadow.unfollowed -= said.names
+        if not query.error:
+            self.shadow.unfollowed.difference_update(said.gone)
         self.refuse_actions()
         self._refuse_engines(text)
         found = self.found()
@@ -116,7 +122,16 @@ class Schema:
 
         Raises:
             SchemaError: the history has what the source has not.
+            CaptureRefused: a table that was left out comes back, and its DDL was not followed meanwhile.
         """
+        back = sorted(".".join(name) for name in self.shadow.unfollowed if not self._left_out(*name))
+        if back:
+            raise CaptureRefused(
+                f"{', '.join(back[:5])} was left out, and the shadow did not take its DDL: what it is now is not known",
+                hint="leave it out as before ([capture] without), or `pumphouse capture run --anew` begins with it "
+                "(docs/capture.md)",
+                table=back[0],
+            )
         self.refuse_actions()
         found = self.found()
         gone = [name for name in self.tables() if name not in found.tables and (anew or self.without(*name))]

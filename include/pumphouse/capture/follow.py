@@ -270,6 +270,15 @@ class Follower:
             raise item
 
     def _group(self, group: Group) -> None:
+        strange = self._gtids.out_of_order(each.gtid for each in group.transactions if each.final and each.has_gtid)
+        if strange is not None:  # a restart may have ended the mode
+            raise CaptureRefused(
+                f"the transaction {strange} follows {self._gtids}: its number does not ascend, so a position does not "
+                "say what was read",
+                hint="SET GLOBAL gtid_strict_mode = 'ON' on the source, and the same in its configuration; then "
+                "`pumphouse capture run --anew` goes on behind it (docs/capture.md)",
+                place=strange,
+            )
         plain: list[Transaction] = []
         for transaction in group.transactions:
             if self._alone and not transaction.part:

@@ -60,16 +60,23 @@ class ServerKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSchema:
-    """A whole schema."""
+    """A whole schema.
+
+    ``unfollowed``: (database, name) of left-out tables that are on the source otherwise, or not known at all.
+    """
 
     server: ServerKind
     objects: tuple[Made, ...] = field(default=())
+    unfollowed: frozenset[tuple[str, ...]] = frozenset()
 
     def to_json(self) -> bytes:
         """The file."""
         server = {name: getattr(self.server, name) for name in ServerKind.__slots__}
         objects = [[each.kind, each.database, each.name, each.sql] for each in self.objects]
-        return json.dumps({"format_version": FORMAT_VERSION, "server": server, "objects": objects}).encode()
+        value: dict[str, Any] = {"format_version": FORMAT_VERSION, "server": server, "objects": objects}
+        if self.unfollowed:
+            value["unfollowed"] = sorted(self.unfollowed)
+        return json.dumps(value).encode()
 
     @classmethod
     def from_json(cls, name: str, data: bytes) -> Self:
@@ -81,11 +88,12 @@ class StoredSchema:
             objects = tuple(
                 Made(kind=kind, database=db, name=name, sql=sql) for kind, db, name, sql in value["objects"]
             )
+            unfollowed = frozenset((str(db), str(name)) for db, name in value.get("unfollowed", ()))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{name} is no stored schema: {error!r}") from error
         if version != FORMAT_VERSION:
             raise CorruptionError(f"{name} has format_version {version}, this program reads {FORMAT_VERSION}")
-        return cls(server=server, objects=objects)
+        return cls(server=server, objects=objects, unfollowed=unfollowed)
 
 
 class Schemas:

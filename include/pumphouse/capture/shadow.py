@@ -96,6 +96,8 @@ class Shadow:
         self._reading = self._connect()
         self._charsets = character_sets(self._reading)
         self._collations = _collations(self._reading)
+        # Left-out tables that are not here as they are on the source.
+        self.unfollowed: set[tuple[str, ...]] = set()
 
     @classmethod
     def start(
@@ -135,6 +137,7 @@ class Shadow:
             raise
         try:
             shadow._check(path)
+            shadow.unfollowed |= schema.unfollowed
             shadow._make(schema.objects, without)
         except BaseException:
             shadow.close()
@@ -209,7 +212,9 @@ class Shadow:
 
     def stored(self) -> StoredSchema:
         """The whole schema as it is now."""
-        return StoredSchema(server=self.kind, objects=read_objects(self._reading))
+        return StoredSchema(
+            server=self.kind, objects=read_objects(self._reading), unfollowed=frozenset(self.unfollowed)
+        )
 
     def zone(self, query: Query) -> str:
         """Name or offset of a statement's time zone; '' = the host's, which is not UTC and not known."""
@@ -278,6 +283,7 @@ class Shadow:
                 except CaptureRefused as error:
                     if each.kind == "database" or not without(each.database, each.name):
                         raise
+                    self.unfollowed.add((each.database, each.name))
                     log.warning("left_out_table_not_followed", reason=error.message)
             while views:
                 left = [each for each in views if not self._try_one(connection, each)]

@@ -113,8 +113,8 @@ def print_load(report: LoadReport, target: str) -> None:
     aim = "" if target == "target" else f"--target {target} "
     for name, reason in sorted(report.parked.items()):
         without = "" if reason.endswith(RESYNC) else "take its rule away, then "
-        which = "each of its tables" if "*" in name else name
-        click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {which}`")
+        which, each = ("DB.TABLE", " for each of its tables") if "*" in name else (name, "")
+        click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {which}`{each}")
     if report.dry_run:
         click.echo(f"{report.target} would be at {show(report.to_ts)}")
         for line in report.step_lines():

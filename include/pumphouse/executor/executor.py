@@ -170,8 +170,8 @@ class Executor:
                     notes = make(connection, task, self._rules, step)
                 case Ready(reason=reason):
                     state.set_state(connection, owner, task, TargetState.READY, reason, step.then())
-                case BringBack(subjects=subjects):
-                    self._bring_back(subjects)
+                case BringBack(subjects=subjects, patterns=patterns):
+                    self._bring_back(subjects, patterns)
                 case Halt(error=error):
                     raise error
         self._note(step, number, notes)
@@ -199,14 +199,17 @@ class Executor:
             uses.write_down(connection, owner, task)
             self._report.tell_unheard(rules)
 
-    def _bring_back(self, subjects: Sequence[str]) -> None:
+    def _bring_back(self, subjects: Sequence[str], patterns: Sequence[str]) -> None:
         # First: a run that is killed here makes the table anew, and none goes on with what others changed since.
         state.forget_steps(self._connection, self._owner)
         for subject in subjects:
             if subject == subjects[0] or subject in self._rules.tables:
                 bring_back(self._connection, self._owner, self._task, subject)
             self._report.skipped.pop(subject, None)
-        self._report.parked.pop(subjects[0], None)
+        for pattern in patterns:
+            end_rules(self._connection, self._owner, self._task, f"table {pattern}")
+        for name in (subjects[0], *patterns):
+            self._report.parked.pop(name, None)
 
     # -- plans
 

@@ -62,6 +62,15 @@ def require_new(
             hint=(advice.RESTORE_THIS, " replaces them; ", advice.EQUAL_AT, " keeps them"),
             target=connection.name,
         )
+    unseen = [] if begun else unseen_in(connection, places)
+    if unseen:
+        raise LoadError(
+            f"target {connection.name} has no checkpoint, and its user {connection.settings.user} does not see what "
+            f"lies there: {', '.join(unseen[:5])}",
+            hint=f"the load drops those databases: GRANT {', '.join(HOLDING)} ON each of them TO its user, or drop "
+            "those that are empty",
+            target=connection.name,
+        )
     return base
 
 
@@ -193,7 +202,7 @@ def tables_in(connection: TargetConnection, databases: Sequence[str]) -> list[st
 
 
 def programs_in(connection: TargetConnection, databases: Sequence[str]) -> list[str]:
-    """Routines and events that lie in these databases on the target; of a database whose own are hidden, that."""
+    """Routines and events that lie in these databases on the target, as far as its user sees them."""
     found = there(connection, databases)
     if not found:
         return []
@@ -205,6 +214,11 @@ def programs_in(connection: TargetConnection, databases: Sequence[str]) -> list[
         f" WHERE event_schema IN ({marks}) ORDER BY 1, 2, 3",
         [*found, *found],
     )
-    grants = [str(row[0]) for row in connection.query("SHOW GRANTS")]
-    unseen = [each for db in found for each in hidden(grants, db, HOLDING)]
-    return [f"{kind} {db}.{name}" for db, kind, name in rows] + [f"maybe {each} to see them" for each in unseen]
+    return [f"{kind} {db}.{name}" for db, kind, name in rows]
+
+
+def unseen_in(connection: TargetConnection, databases: Sequence[str]) -> list[str]:
+    """What may lie in these databases on the target and its user does not see; a TiDB has no such things."""
+    found = [] if connection.dialect is Dialect.TIDB else there(connection, databases)
+    grants = [str(row[0]) for row in connection.query("SHOW GRANTS")] if found else []
+    return [f"{each} to see them" for db in found for each in hidden(grants, db, HOLDING)]

@@ -81,7 +81,20 @@ def _anew(given: Given, table: str, at: Tso) -> tuple[Step, ...]:
         *filled(first, build),
         ForeignKeys(objects=versions),
         *(Apply(work=work) for work in later),
-        BringBack(subjects=(name, *sorted(_ids_of(given, name)))),
+        BringBack(subjects=(name, *sorted(_ids_of(given, name))), patterns=_over(given, name, at)),
+    )
+
+
+def _over(given: Given, name: str, at: Tso) -> tuple[str, ...]:
+    """Patterns of rules that the settings have no more, and that leave out no table but this one at a moment."""
+    wanted = {rule.table.lower() for rule in given.settings.rules}
+    there = {".".join(version.name).lower() for version in given.view.timeline.tables_at(at)} - {name}
+    return tuple(
+        sorted(
+            pattern
+            for pattern, rule in given.rules.tables.items()
+            if "*" in pattern and pattern not in wanted and not any(map(rule.covers, there))
+        )
     )
 
 

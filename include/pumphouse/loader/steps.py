@@ -291,9 +291,13 @@ class Ready:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringBack:
-    """A table is followed again. ``subjects``: its name, and ids that a rule names."""
+    """A table is followed again. ``subjects``: its name, and ids that a rule names.
+
+    ``patterns``: of rules that are gone, and that leave out no table behind it.
+    """
 
     subjects: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"follow {self.subjects[0]} again"

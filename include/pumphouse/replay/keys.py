@@ -25,8 +25,9 @@ class Equality(Enum):
     UNKNOWN = auto()  # the value is not in a binlog (generated columns), or its collation has rules of its own
 
 
-# In Lithuanian i is y, in Latin i is j and u is v: of their collations alone, case is not all that is equal in ASCII.
-_OWN_LETTERS = frozenset({"lithuanian", "lt", "roman", "la"})
+# In Lithuanian and Latvian i is y, in Latin i is j and u is v, in Hungarian ccs is cscs: of the collations of servers,
+# in these alone case is not all that is equal in ASCII.
+_OWN_LETTERS = frozenset({"lithuanian", "lt", "latvian", "lv", "roman", "la", "hungarian", "hu"})
 
 
 def equality_of(collation: str | None) -> Equality:

@@ -18,7 +18,7 @@ from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader import state
 from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
-from pumphouse.loader.begin import databases_of, in_creation_order, programs_in, tables_in, there
+from pumphouse.loader.begin import databases_of, in_creation_order, programs_in, tables_in, there, unseen_in
 from pumphouse.loader.grants import LOADING, missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.state import TargetState
@@ -94,6 +94,7 @@ class TargetCheck:
             raise RestoreError(
                 f"{typed} is not the server that would be replaced, which is {self.server}",
                 hint=f"look at the settings; is it the right one, type --replace {self.server}",
+                server=self.server,
             )
         lost = self.lost(follow=follow)
         if lost and not typed and not own:
@@ -198,7 +199,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
             loads=tuple(known.values()),
             notes=tuple(notes),
             beside=tuple(beside),
-            programs=tuple(programs_in(connection, dropped)),
+            programs=(*programs_in(connection, dropped), *(f"maybe {each}" for each in unseen_in(connection, dropped))),
             others=tuple(said for key, said in known.items() if key != (view.genesis.cluster_id, task)),
         )
 

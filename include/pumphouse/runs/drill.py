@@ -343,6 +343,8 @@ def _clean_up(settings: Settings, into: Into, run_id: str, connection_id: int) -
     try:
         clean(settings, into, run_id=run_id, ours=connection_id)
     except FenceLost as error:
+        if error.found is None:
+            return False  # nothing of it is there any more
         log.warning("drill_taken_over", into=into, why=error.message)
         return True
     except BinlogError as error:

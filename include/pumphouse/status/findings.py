@@ -244,7 +244,7 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
 
 def _named(table: str) -> str:
     """What a resync is given of what a rule named: a pattern is no table."""
-    return "each of its tables" if "*" in table else table
+    return "DB.TABLE for each of its tables" if "*" in table else table
 
 
 def _target(target: TargetStatus, late_s: float, *, begins: bool) -> Iterator[Finding]:

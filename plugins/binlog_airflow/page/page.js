@@ -4,10 +4,11 @@
 const EVERY_MS = 15_000;
 const framed = window.parent !== window;
 
-// Resolved while no button of the mouse is down. A page that moves between press and release takes the click away, so
+// Resolved while the mouse is not pressed. A page that moves between press and release takes the click away, so
 // what is answered late waits for it.
 let released = Promise.resolve();
-document.addEventListener("pointerdown", () => {
+document.addEventListener("pointerdown", (event) => {
+  if (event.button !== 0) return; // of the others, a menu may take the release
   released = new Promise((free) => {
     const after = () => setTimeout(free); // the click comes behind it
     for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, after, { once: true });

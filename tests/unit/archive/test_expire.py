@@ -15,7 +15,7 @@ from pumphouse.archive.base import Base, BaseBegun, BaseChunk, TableWithout
 from pumphouse.archive.drills import Drill, write_drill
 from pumphouse.archive.expire import Ages, ExpireReport, delete_orphans, expire
 from pumphouse.archive.head import Head
-from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.manifest import Declaration, Manifest
 from pumphouse.archive.marks import mark, unmark
 from pumphouse.archive.range import Range
 from pumphouse.archive.restorable import restorable_from
@@ -34,6 +34,7 @@ from pumphouse.errors import (
     TargetUnreachable,
     UsageError,
 )
+from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.objectstore.base import ObjectInfo
 from pumphouse.restore.plan import plan_restore
@@ -43,6 +44,7 @@ from tests.support.dumpedsource import DumpedSource
 from tests.support.killed import Killed
 from tests.support.madearchive import column
 from tests.support.memorystore import MemoryStore
+from tests.support.storekit import so_often
 
 NEWEST = Policy(bases=1)
 
@@ -1050,3 +1052,55 @@ def test_a_head_from_before_the_range_is_a_slow_writers(archive: Archive, made: 
         assert verify(found, deep=False).problems == []
         run(fresh(archive))  # nothing else expires, and nothing stops it
     require_restorable(fresh(archive), kept_moments(fresh(archive), made))
+
+
+@pytest.mark.row("A5")
+def test_tables_of_a_night_that_each_dump_lacks_keep_no_dump_but_the_one_before(tmp_path: Path) -> None:
+    source = DumpedSource(tmp_path)
+    source.create_table("o", [column(1, "id", flag=3)])
+    source.genesis()
+    dumps = []
+    for night in range(5):
+        name = f"tmp_{night}"
+        source.create_table(name, [column(1, "id", flag=3)])
+        with source.txn() as txn:
+            txn.insert(name, id=1)
+        low = source.cut()
+        dumps.append(source.publish(low, [source.read("o", low, low)], [DumpRule(table="*.tmp_*", why="scratch")]))
+        source.drop_table(name)
+        source.cut()
+        source.cut()
+    report = run(source.archive)
+    assert report.restorable_from == dumps[-2]
+    (held,) = report.held
+    assert f"lacks d.tmp_4, to whose rows the one of {show(dumps[-2])} leads" in held
+
+
+@pytest.mark.row("A5", "R2")
+def test_a_view_that_an_expiry_crosses_knows_what_the_windows_that_went_lacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = DumpedSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    lost = Tso(source.tick())
+    loss = Declaration(node_id="pump-0", incarnation="i", from_ts=Tso(lost - 5), to_ts=lost, reason="disk", who="ops")
+    source.cut(declared=(loss,))
+    fold_base(source.archive, LoadSettings(), source.settings, source.cut())
+    for _ in range(3):
+        source.cut()
+    end = source.archive.end()
+    before = plan_of(source.archive, end).losses.lines()
+    assert len(before) == 1
+    look = Archive.range
+    began = look(source.archive).start
+    gone = so_often(1, lambda: run(source.archive).windows_gone)
+
+    def crossed(archive: Archive) -> Range:
+        found = look(archive)
+        gone()
+        return found
+
+    monkeypatch.setattr(Archive, "range", crossed)
+    assert plan_of(source.archive, end).losses.lines() == before
+    assert look(source.archive).start > began

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -102,6 +102,16 @@ class GtidSet:
             numbers.setdefault(name.lower(), []).append(int(text))
         done = {name: _with(self.done.get(name, ()), found) for name, found in numbers.items()}
         return GtidSet(self.flavor, {}, {**self.done, **done})
+
+    def out_of_order(self, gtids: Iterable[str]) -> str | None:
+        """The first of those that follow whose number does not ascend in its domain: a MariaDB's set cannot have it."""
+        found = dict(self.last)
+        for each in gtids if self.flavor is Flavor.MARIADB else ():
+            domain, server, number = map(int, each.split("-"))
+            if number <= found.get(domain, (0, -1))[1]:
+                return each
+            found[domain] = server, number
+        return None
 
     def covers(self, other: GtidSet) -> bool:
         """Whether everything of the other is in this one."""

@@ -13,6 +13,7 @@ from pump_service.store.batch import IN_ORDER, LATE
 from pump_service.store.groups import Status
 from pump_service.store.store import Store
 from pumphouse.errors import PumpReadOnly, WriterFailed
+from pumphouse.model.tso import Tso
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     commit,
@@ -73,6 +74,25 @@ def test_a_prewrite_whose_rollback_is_in_memory_only_is_met_again_after_a_restar
     store = open_store(tmp_path)
     assert [each.start_ts for each in store.prewrites.oldest()] == [10]
     store.close()
+
+
+@pytest.mark.row("P15", "P6")
+def test_an_outcome_that_gc_has_passed_is_kept_in_memory_again_after_a_restart(tmp_path: Path) -> None:
+    store = open_store(tmp_path, fs := FaultyFs())
+    store_all(store, prewrite(10), prewrite(50), commit(10, 20))
+    fs.faults["write"], fs.free = failing(errno.ENOSPC), 0
+    assert committed(store, 50, 80) is None
+    assert store.publish_unpersisted(90)
+    until(lambda: store.watermark == 90)
+    assert [ts for ts, *_ in pull_all(store, 0)] == [20, 80]
+    store.gc.collect({"archive": Tso(90)}, Tso(95))
+    assert store.gc_point == 90
+    store.close()
+    store = open_store(tmp_path, fs)
+    assert [each.start_ts for each in store.prewrites.oldest()] == [50]
+    assert committed(store, 50, 80) is None
+    assert store.publish_unpersisted(110)
+    until(lambda: store.watermark == 110)
 
 
 @pytest.mark.row("P15", "P6")
