@@ -25,18 +25,20 @@ class Equality(Enum):
     UNKNOWN = auto()  # the value is not in a binlog (generated columns), or its collation has rules of its own
 
 
-# In Lithuanian and Latvian i is y, in Latin i is j and u is v, in Hungarian ccs is cscs: of the collations of servers,
-# in these alone case is not all that is equal in ASCII.
+# Languages and character sets in whose collations case is not all that is equal in ASCII: i is y in Lithuanian and
+# Latvian, i is j and u is v in Latin, ccs is cscs in Hungarian, y is ~ in GBK, m is n in macce.
 _OWN_LETTERS = frozenset({"lithuanian", "lt", "latvian", "lv", "roman", "la", "hungarian", "hu"})
+_OWN_CHARSETS = frozenset({"big5", "gb2312", "gbk", "geostd8", "macce", "swe7"})
 
 
 def equality_of(collation: str | None) -> Equality:
     """Of a text column by its collation's name; None or binary: of bytes."""
-    if collation and not _OWN_LETTERS.isdisjoint(collation.split("_")):
-        return Equality.UNKNOWN
     if not collation or collation == "binary" or collation.endswith("_nopad_bin"):
         return Equality.EXACT
-    return Equality.PADDED if collation.endswith("_bin") else Equality.COLLATED
+    if collation.endswith("_bin"):
+        return Equality.PADDED
+    words = set(collation.split("_"))
+    return Equality.UNKNOWN if words & (_OWN_LETTERS | _OWN_CHARSETS) else Equality.COLLATED
 
 
 def comparable(value: Any, equality: Equality, length: int = -1) -> Hashable:
