@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from pymysql.err import MySQLError
 
 from pumphouse.capture.ddl import Schema
 from pumphouse.capture.journal import Journal
@@ -43,6 +42,7 @@ _AGAIN_S = 1.0
 _SILENT_S = 5 * _HEARTBEAT_S
 # How often the source is asked whether it still is the source, and whether its commits wait for us.
 _LOOK_S = 5.0
+_LOOK_ANSWER_S = 20
 # How often one that stands still looks whether it goes on.
 _PAUSED_S = 0.2
 # Positions that bring nothing to publish are written that often.
@@ -221,11 +221,11 @@ class Follower:
             if source is None:
                 continue
             try:
-                with session(source) as connection:
+                with session(source, answer_s=_LOOK_ANSWER_S) as connection:
                     off = _off(connection, source, capture)
                     if capture.semi_sync:
                         waits = semi_sync_says(connection, "status", "STATUS").get("status") == "ON"
-            except (BinlogError, MySQLError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next look tells
                 log.warning("source_not_looked_at", error=str(error))
                 continue
             if source is self._read_now:

@@ -191,7 +191,7 @@ class _Reader:
             if other := [word for word in before if word not in _BEFORE]:
                 raise _Unread(f"{verb} {' '.join(other)}")
             return Meaning(does=does)
-        if what == "INDEX":
+        if what in ("INDEX", "SPATIAL"):
             while self._at < len(self._tokens) and self._word() != "ON":
                 pass
             return Meaning(made=self._any_name())

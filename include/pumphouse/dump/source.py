@@ -41,8 +41,11 @@ def where(settings: ServerSettings) -> str:
 
 
 @contextmanager
-def session(settings: ServerSettings) -> Iterator[ServerConnection]:
-    """A connection to the source; ConfigError, SourceFailed, SourceHeld, TableChanged."""
+def session(settings: ServerSettings, answer_s: int = 3600) -> Iterator[ServerConnection]:
+    """A connection to the source; ConfigError, SourceFailed, SourceHeld, TableChanged.
+
+    ``answer_s``: the longest that it is waited for an answer.
+    """
     if not (settings.host or settings.unix_socket):
         raise ConfigError(
             "no source is known to read from",
@@ -50,7 +53,7 @@ def session(settings: ServerSettings) -> Iterator[ServerConnection]:
             "(in Airflow: the connection pumphouse_source)",
         )
     try:
-        connection = connect(settings, DUMP, "source", program="pumphouse-dump", answer_s=3600)
+        connection = connect(settings, DUMP, "source", program="pumphouse-dump", answer_s=answer_s)
     except (MySQLError, OSError) as error:
         raise SourceFailed(
             f"the source {where(settings)} does not answer: {error}",

@@ -143,6 +143,7 @@ def test_a_shadow_has_no_keys(text: str, plain: str | None) -> None:
         ("ALTER TABLE t RENAME e.t", {("d", "t"), ("e", "t")}),
         ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", {("d", "t"), ("d", "u")}),
         ("DROP TABLE a, e.b", {("d", "a"), ("e", "b")}),
+        ("CREATE SPATIAL INDEX i ON t (a)", {("d", "t")}),
         ("RENAME TABLE a TO b", {("d", "a"), ("d", "b")}),
         ("TRUNCATE t", {("d", "t")}),
         ("DROP DATABASE d", set()),
