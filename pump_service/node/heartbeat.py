@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import itertools
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ _MAX_REPLACED = 8
 _WRITES_AT_ONCE = 3
 _PUT_BACK_S = 5.0
 _CONNECT_S = 2.0
+_DRAWN_WITHIN_S = 2.0
 
 
 class Superseded(PumpError):
@@ -65,6 +67,7 @@ class Registrar:
         self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="registry")
         self.start_tso = cluster.tso()
         self._drawn = (self.start_tso, clock.monotonic())  # the largest, and when it came
+        self._draws: threading.Thread | None = None
 
     def approximate_tso(self) -> Tso:
         """The last heartbeat's timestamp + elapsed time, without asking the cluster."""
@@ -75,14 +78,21 @@ class Registrar:
     def _draw(self) -> None:
         """Take the cluster's time: coverage holds it against declared losses, and this machine's stops while it sleeps.
 
-        Where the cluster gives none out, the heartbeat goes on without.
+        Where the cluster gives none out, or not in time, the heartbeat goes on without.
         """
-        try:
-            drawn = self._cluster.tso()
-        except strict.SURVIVED as error:
-            log.warning("heartbeat_without_timestamp", node_id=self.node_id, error=str(error))
-            return
-        self._drawn = max(self._drawn, (drawn, self._clock.monotonic()))
+
+        def draw() -> None:
+            try:
+                drawn = self._cluster.tso()
+            except strict.SURVIVED as error:
+                log.warning("heartbeat_without_timestamp", node_id=self.node_id, error=str(error))
+            else:
+                self._drawn = max(self._drawn, (drawn, self._clock.monotonic()))
+
+        if self._draws is None or not self._draws.is_alive():
+            self._draws = threading.Thread(target=draw, name="heartbeat-timestamp", daemon=True)
+            self._draws.start()
+        self._draws.join(_DRAWN_WITHIN_S)
 
     def elsewhere(self, bound: str) -> Elsewhere | None:
         """Where a process runs under our node id, None when none does; blocks. ``bound``: where this one listens.

@@ -20,10 +20,10 @@ from pumphouse.schema.versions import TableVersion
 
 _NAME = r'(?:`((?:[^`]|``)*)`|"((?:[^"]|"")*)")'
 _SETVAL = re.compile(rf"\s*select\s+setval\s*\(\s*{_NAME}\s*\.\s*{_NAME}\s*,\s*(-?\d+)\s*\)\s*;?\s*", re.IGNORECASE)
-_RESTART = re.compile(r"\brestart\b(?:\s*(?:with|=)?\s*(-?\d+))?", re.IGNORECASE)
+_RESTART = re.compile(r"\brestart\b(?:\s*(?:with|=)?\s*([+-]?\s*\d+))?", re.IGNORECASE)
 # What no option of a statement is written in: quoted names, and texts and comments.
 _QUOTED = re.compile(
-    r"""(`(?:[^`]|``)*`|"(?:[^"]|"")*")|'(?:[^'\\]|\\.|'')*'|/\*.*?\*/|--\s[^\n]*|\#[^\n]*""", re.DOTALL
+    r"""(`(?:[^`]|``)*`|"(?:[^"\\]|\\.|"")*")|'(?:[^'\\]|\\.|'')*'|/\*.*?\*/|--\s[^\n]*|\#[^\n]*""", re.DOTALL
 )
 _ALTERS = re.compile(
     r"\s*alter\s+sequence\s+(?:if\s+exists\s+)?(?:``|[^\s.`]+)(?:\s*\.\s*(?:``|[^\s.`]+))?", re.IGNORECASE
@@ -80,7 +80,7 @@ def restart_of(job: Job, info: TableInfo) -> int | None:
     found = _RESTART.search(_ALTERS.sub("", said, count=1))
     if found is None:
         return None
-    return int(found[1] or sequence_raw(info)["start"])
+    return int("".join(found[1].split()) if found[1] else sequence_raw(info)["start"])
 
 
 def sequence_states(timeline: Timeline, said: Iterable[SetVal], after: Tso, upto: Tso) -> Iterator[SequenceState]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -296,6 +297,23 @@ def test_a_heartbeat_has_the_time_of_the_cluster_though_the_machine_s_clock_stoo
     clock.sleep(60)
     mine.write(NodeState.ONLINE, report())
     assert physical_ms(updated(cluster)) - physical_ms(before) in range(60_000, 61_000)
+
+
+@pytest.mark.row("W3", "A2")
+def test_a_heartbeat_does_not_wait_for_a_cluster_that_gives_no_timestamp_out(
+    cluster: AwayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.node.heartbeat._DRAWN_WITHIN_S", 0.05)
+    mine = Registrar(cluster, "p1", "127.0.0.1:8250", SYSTEM_CLOCK)
+    gives, asked = threading.Event(), itertools.count()
+    cluster.first["tso"] = lambda: (next(asked), gives.wait())
+    for state in (NodeState.ONLINE, NodeState.PAUSING):
+        mine.write(state, report())
+        node = cluster.node(NodeKind.PUMP, "p1")
+        assert node is not None
+        assert node.state is state
+    assert next(asked) == 1, "one asks, whoever waits"
+    gives.set()
 
 
 @pytest.mark.row("A2")

@@ -86,6 +86,8 @@ def test_only_the_first_column_of_a_key_is_random() -> None:
         ("ALTER SEQUENCE s RESTART", 1),
         ("alter sequence d.s restart with 5 cache 3", 5),
         ("ALTER SEQUENCE IF EXISTS `a``restart`.`b` RESTART = -4", -4),
+        ("ALTER SEQUENCE s RESTART WITH - 5", -5),
+        ("ALTER SEQUENCE s RESTART WITH +5", 5),
         ("/* x */ ALTER SEQUENCE s -- restart 7\n RESTART 3", 3),
         ("ALTER SEQUENCE restart RESTART 9", 9),
         ("ALTER SEQUENCE `restart` CACHE 50", None),
