@@ -411,7 +411,7 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
 def summaries_in_memory() -> int:
     """That of the file that grows, and one that a thread had in its hands."""
     garbage.collect()
-    return sum(isinstance(each, FileSummary) for each in garbage.get_objects())
+    return sum(type(each) is FileSummary for each in garbage.get_objects())
 
 
 @pytest.mark.row("P11")
