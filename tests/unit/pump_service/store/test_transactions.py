@@ -18,6 +18,7 @@ from tests.support.storekit import (
     rollback,
     so_often,
     store_all,
+    until,
 )
 
 pytestmark = pytest.mark.row("P6")
@@ -77,6 +78,7 @@ def test_an_outcome_that_is_kept_in_memory_is_given(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10))
     remember(store, 10, 30, commit(10, 30).payload)
+    until(lambda: not store.prewrites.is_open(10))
     assert said(store) == ({10: False}, {10: 30})
 
 
