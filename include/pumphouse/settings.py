@@ -14,7 +14,6 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,6 +32,7 @@ from pydantic import (
 from pumphouse.errors import ConfigError, UsageError
 from pumphouse.model.address import dialable, means_all
 from pumphouse.model.moment import zone_of
+from pumphouse.model.pattern import fits
 
 ENV_PREFIX = "PUMPHOUSE_"
 # The connection of [target].
@@ -523,7 +523,7 @@ class CaptureSettings(Section):
 
     def leaves_out(self, db: str, table: str) -> bool:
         """Whether a table is left out."""
-        return any(fnmatchcase(f"{db}.{table}".lower(), pattern.lower()) for pattern in self.without)
+        return any(fits(f"{db}.{table}", pattern) for pattern in self.without)
 
 
 class DumpRule(Section):
@@ -541,7 +541,7 @@ class DumpRule(Section):
 
     def covers(self, db: str, table: str) -> bool:
         """Whether a table is left out."""
-        return fnmatchcase(f"{db}.{table}".lower(), self.table.lower())
+        return fits(f"{db}.{table}", self.table)
 
 
 def _read_rules(value: Any) -> Any:

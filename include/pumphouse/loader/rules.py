@@ -17,7 +17,6 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Self
 
 from pumphouse import advice
@@ -25,6 +24,7 @@ from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.state import fenced, read_all
 from pumphouse.loader.target import TargetConnection, has_checkpoints
+from pumphouse.model.pattern import fits
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Reach, Rows
 from pumphouse.schema.route import NO_ROUTES, Routes
@@ -52,7 +52,7 @@ class LeftOut:
 
     def covers(self, name: str) -> bool:
         """Whether a table, ``database.table`` in lower case, is one of them."""
-        return fnmatchcase(name, self.table) and not any(fnmatchcase(name, each) for each in self.but)
+        return fits(name, self.table) and not any(fits(name, each) for each in self.but)
 
     def __str__(self) -> str:
         since = f"since {show(self.since)}" if self.since else "from the beginning"

@@ -11,7 +11,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from pumphouse.loader.decode import walked
 from pumphouse.loader.keys import Predicate
 from pumphouse.loader.report import Progress
 from pumphouse.loader.work import SegmentPart, pieces_of
+from pumphouse.model.pattern import fits
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.timeline import Timeline
@@ -65,7 +65,7 @@ class Sought:
         """Whether a table of this name is looked for."""
         if not self.tables:
             return not is_system(db)
-        return any(fnmatchcase(f"{db}.{table}".lower(), each.lower()) for each in self.tables)
+        return any(fits(f"{db}.{table}", each) for each in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
