@@ -16,6 +16,7 @@ from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
+from pumphouse.schema.ident import quote
 from pumphouse.settings import LoadRule, Settings
 from pumphouse.status.look import look
 from tests.integration.test_load_ddl_kinds import partitions
@@ -354,4 +355,25 @@ def test_a_pattern_is_no_table_that_comes_back(
         t.insert("tmp_c", id=1)
     source.cut()
     assert load.run(settings).parked == {}, "the rule is over"
+    assert target_rows(target) == source.snapshot()
+
+
+def test_a_table_with_dots_and_brackets_in_its_name_is_parked_and_comes_back_alone(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for name in ("a.b[1]", "a.b1"):
+        source.create_table(name, [column(1, "id", flag=3)])
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    rule = LoadRule(do="park", table="d.a.b[1]", why="slow")
+    parking = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    with source.txn() as t:
+        t.insert("a.b[1]", id=1)
+        t.insert("a.b1", id=1)
+    source.cut()
+    assert list(load.run(parking).parked) == ["d.a.b[1]"]
+    rows = [target.value(f"SELECT COUNT(*) FROM d.{quote(name)}") for name in ("a.b[1]", "a.b1")]
+    assert rows == [0, 1]
+    assert load.run(settings, resync="d.a.b[1]").parked == {}
     assert target_rows(target) == source.snapshot()

@@ -30,7 +30,7 @@ def plan_resync(given: Given, checkpoint: Checkpoint, table: str) -> Steps:
     """
     require_ready(given, checkpoint)
     view, name, plan = given.view, table.lower(), given.standing.plan
-    if name.count(".") != 1:
+    if "." not in name:
         raise UsageError(f"{table} is no table", hint="a table is written as database.table")
     asked = Rules.of(given.settings.rules, checkpoint.ts)
     if asked.left_out(name) is not None or _ids_of(given, name) & asked.tables.keys():
@@ -65,6 +65,9 @@ def _anew(given: Given, table: str, at: Tso) -> tuple[Step, ...]:
     view, name = given.view, table.lower()
     rules, first, later = _works(given, table, at)
     found = [v for v in in_creation_order(view.timeline, first.plan.to_ts) if ".".join(v.name).lower() == name]
+    databases = {
+        v.db for versions in view.timeline.versions.values() for v in versions if ".".join(v.name).lower() == name
+    }
     versions = tuple(map(rules.routes.version, found))
     build = Build(
         drop_tables=tuple(_places(given, name, at)),
@@ -72,7 +75,7 @@ def _anew(given: Given, table: str, at: Tso) -> tuple[Step, ...]:
         databases=tuple(
             replace(info, name=rules.routes.database(info.name))
             for info in databases_of(view.timeline, at)
-            if info.name.lower() == name.partition(".")[0]
+            if info.name in databases
         ),
         objects=versions,
         ddls=tuple(int(event.commit_ts) for work in later for event in work.events),

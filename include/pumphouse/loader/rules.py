@@ -212,7 +212,7 @@ class Rules:
         if isinstance(error, UnknownTable) and table_id is not None:
             error.add_hint(("to go on without its rows, ", advice.Rule("skip", table=str(table_id))))
         ruled = any(isinstance(part, advice.Rule) for part in error.advice)
-        if isinstance(table, str) and table.count(".") == 1 and not ruled:
+        if isinstance(table, str) and "." in table and not ruled:
             error.add_hint(("to go on without this table, ", advice.Rule("park", table=table)))
 
 
