@@ -128,7 +128,7 @@ def _of_airflow(settings: Settings, known: Collection[str]) -> tuple[str, ...]:
         for name in names:
             # One alone is another name of the section, as for GC.
             alone = len(names) == 1 and name not in settings.targets
-            if (own if alone else _SECTIONS.get(name, name)) not in known:
+            if (own if alone else _SECTIONS.get(name, name)) not in {*known, *settings.targets}:
                 found[name] = None
     return tuple(found)
 
