@@ -442,3 +442,37 @@ def test_a_shadow_starts_without_a_left_out_table_that_it_cannot_make(source: So
         shadow.close()
     with pytest.raises(CaptureRefused, match=r"cannot make table o\.log"):
         Shadow.start(source.directory, stored, program)
+
+
+@pytest.mark.mysql
+def test_the_last_range_of_a_table_goes_further_in_the_statement_that_makes_it_anew(source: Source) -> None:
+    source.run("CREATE TABLE r (id INT, KEY (id)) PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (10),"
+               " PARTITION b VALUES LESS THAN (20), PARTITION c VALUES LESS THAN (30))",
+               "INSERT INTO r VALUES (5), (25)")  # fmt: skip
+    with source.schema() as schema:
+        source.run("ALTER TABLE r REORGANIZE PARTITION b, c INTO (PARTITION d VALUES LESS THAN (69),"
+                   " PARTITION e VALUES LESS THAN MAXVALUE)")  # fmt: skip
+        (job,) = source.jobs(schema)
+        assert (job["type"], job["query"].split(" INTO ")[0]) == (
+            Action.REORGANIZE_PARTITION.value, "ALTER TABLE `shop`.`r` REORGANIZE PARTITION `b`,`c`",
+        )  # fmt: skip
+        source.run("ALTER TABLE r PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (50))")
+        assert [job.get("had_rows") for job in source.jobs(schema)] == [None, True], "its rows are not told again"
+
+
+@pytest.mark.mariadb("a MySQL renames no column of a partition")
+def test_a_column_that_partitions_a_table_gets_another_name_and_a_new_one_has_the_old(source: Source) -> None:
+    source.run("CREATE TABLE r (id BIGINT, at DATE) PARTITION BY RANGE COLUMNS (id)"
+               " (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
+               "CREATE TABLE y (at DATE, n INT) PARTITION BY RANGE (YEAR(at)) (PARTITION a VALUES LESS THAN (2030))",
+               "INSERT INTO r VALUES (5, '2020-01-01')", "INSERT INTO y VALUES ('2020-01-01', 1)")  # fmt: skip
+    with source.schema() as schema:
+        source.run("ALTER TABLE r RENAME COLUMN id TO `a b`, ADD COLUMN id INT DEFAULT 4")
+        source.run("ALTER TABLE y RENAME COLUMN at TO n, RENAME COLUMN n TO at")
+        jobs = source.jobs(schema)
+        assert [(job["type"], job.get("had_rows")) for job in jobs] == [
+            (Action.MULTI_SCHEMA_CHANGE.value, None), (Action.MULTI_SCHEMA_CHANGE.value, None),
+        ]  # fmt: skip
+        tables = schema.tables()
+        assert [column["O"] for column in tables["shop", "r"].raw["partition"]["columns"]] == ["a b"]
+        assert tables["shop", "y"].raw["partition"]["expr"] == "year(`n`)"

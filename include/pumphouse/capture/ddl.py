@@ -328,7 +328,7 @@ class Schema:
         names = {".".join(name) for name in drop} | parts
         if said.drops:
             names |= self._gone(found)
-        return Asked(drop=tuple(sorted(names)), rename=rename)
+        return Asked(drop=tuple(sorted(names)), rename=rename, at_once=True)
 
     def _columns(
         self, found: Found, said: Meaning, before: Name, after: Name

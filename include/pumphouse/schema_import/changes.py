@@ -26,7 +26,7 @@ from pumphouse.schema.table_sql import checks, create_object, index_sql, plain_i
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob
 from pumphouse.schema_import.columns import Raw, named
-from pumphouse.schema_import.partitions import partition_steps
+from pumphouse.schema_import.partitions import partition_steps, renamed_in
 from pumphouse.schema_import.read import Found, Name
 
 _PUBLIC, _NONE = SchemaState.PUBLIC.value, SchemaState.NONE.value
@@ -39,9 +39,13 @@ Fill = Callable[[str, str, str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the user says. Names are DB, DB.TABLE, DB.TABLE.COLUMN or DB.TABLE.PARTITION; ``skip`` in lower case."""
+    """What the user says. Names are DB, DB.TABLE, DB.TABLE.COLUMN or DB.TABLE.PARTITION; ``skip`` in lower case.
+
+    ``at_once``: one statement did it, and ``drop`` is all that it dropped.
+    """
 
     database: str = ""
+    at_once: bool = False
     drop: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     skip: frozenset[str] = frozenset()
@@ -451,13 +455,15 @@ class _Plan:
             index["id"] = before[same]["id"] if same is not None else _take(info, "max_idx_id")
 
     def _alter(self, name: Name, old: Raw, raw: Raw) -> None:
-        new = self._identified(name, raw, old) | {"partition": old.get("partition")}
+        new = self._identified(name, raw, old)
+        new["partition"] = renamed_in(old.get("partition"), old["cols"], new["cols"])
         before, after = TableInfo.from_dict(old), TableInfo.from_dict(new)
         parts = _parts(before, after)
         if parts:
             self._tables[name] = new
             self._alter_job(name, before, after, parts)
-        for action, query, info, more in partition_steps(self._tables[name], raw, name, self._dropped, self._id):
+        steps = partition_steps(self._tables[name], raw, name, self._dropped, self._id, at_once=self.asked.at_once)
+        for action, query, info, more in steps:
             self._tables[name] = info
             self._job(action, query, name[0], info=info, **more)
 

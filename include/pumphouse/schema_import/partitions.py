@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,22 +12,29 @@ from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import cistr
 from pumphouse.schema.actions import Action
 from pumphouse.schema.ident import columns as column_list
-from pumphouse.schema.ident import qualified
+from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.table_sql import partition_definition
 from pumphouse.schema_import.columns import Raw
 
 Step = tuple[Action, str, Raw, dict[str, Any]]
 
 _RANGE, _LIST = 1, 3
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
 
 
 def partition_steps(
-    old: Raw, found: Raw, name: tuple[str, str], dropped: Callable[[str], bool], take_id: Callable[[], int]
+    old: Raw,
+    found: Raw,
+    name: tuple[str, str],
+    dropped: Callable[[str], bool],
+    take_id: Callable[[], int],
+    *,
+    at_once: bool = False,
 ) -> Iterator[Step]:
     """(type of job, statement, TableInfo after it, more fields of the job), in order.
 
     ``dropped`` says whether the user said so of ``DB.TABLE.PARTITION``. A partition that is gone, unsaid, must have its
-    range in others: it was reorganized.
+    range in others: it was reorganized. ``at_once``: as in `Asked`; so the last of ranges may have been extended.
     """
     before, after = old.get("partition") or {}, found.get("partition") or {}
     before = before if before.get("enable") else {}
@@ -60,7 +68,8 @@ def partition_steps(
         return
     if before["type"] not in (_RANGE, _LIST):
         raise _unspeakable(name, "it has fewer partitions or other names of them")
-    if not into or _covers(before["type"], out) != _covers(before["type"], into):
+    whole = _covers(before["type"], out) == _covers(before["type"], into) if into else False
+    if not whole and not (into and at_once and before["type"] == _RANGE and not high and _is_extended(out, into)):
         there = {_key(each) for each in want}
         lost = [f"{'.'.join(name)}.{cistr(each['name'])}" for each in out if _key(each) not in there]
         raise SchemaError(
@@ -72,6 +81,22 @@ def partition_steps(
     names = column_list([cistr(each["name"]) for each in out])
     query = f"ALTER TABLE {qualified(*name)} REORGANIZE PARTITION {names} INTO ({added})"
     yield Action.REORGANIZE_PARTITION, query, info, {}
+
+
+def renamed_in(partition: Raw | None, before: list[Raw], after: list[Raw]) -> Raw | None:
+    """A table's partitioning once its columns have other names; ``before``, ``after``: its columns, with their ids."""
+    now = {column["id"]: cistr(column["name"]) for column in after}
+    names = {cistr(each["name"]).lower(): now.get(each["id"], cistr(each["name"])) for each in before}
+    if not partition or all(key == name.lower() for key, name in names.items()):
+        return partition
+
+    def renamed(quoted: re.Match[str]) -> str:
+        name = names.get(quoted[1].replace("``", "`").lower())
+        return quoted[0] if name is None else quote(name)
+
+    columns = [names.get(key := cistr(each).lower(), key) for each in partition.get("columns") or ()]
+    more = {"columns": [{"O": each, "L": each.lower()} for each in columns]} if columns else {}
+    return {**partition, "expr": _QUOTED.sub(renamed, str(partition.get("expr") or "")), **more}
 
 
 def _by(partition: Raw) -> tuple[Any, ...]:
@@ -98,6 +123,15 @@ def _covers(kind: int, definitions: list[Raw]) -> Any:
     if kind == _RANGE:
         return ",".join(map(str, definitions[-1].get("less_than") or ()))
     return sorted(text for each in definitions for value in each["in_values"] for text in ",".join(value).split(","))
+
+
+def _is_extended(out: list[Raw], into: list[Raw]) -> bool:
+    """Whether the last range goes further; of bounds that are no numbers a server says so, which lets none shrink."""
+    old, new = _covers(_RANGE, out), _covers(_RANGE, into)
+    try:
+        return int(new) > int(old)
+    except ValueError:
+        return bool(old != "MAXVALUE")
 
 
 def _with(info: Raw, definitions: list[Raw]) -> Raw:
