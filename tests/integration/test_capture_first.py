@@ -87,3 +87,19 @@ def test_a_number_that_does_not_ascend_is_refused_also_where_the_mode_was_lost_b
         eventually(
             lambda: "its number does not ascend" in stack.supervisor.tail(CAPTURE, 20), within_s=30, what="it ends"
         )
+
+
+@pytest.mark.row("L5")
+def test_a_default_that_calls_a_function_goes_with_its_column_beside_a_new_one() -> None:
+    made = "CREATE TABLE shop.{} (id INT PRIMARY KEY, q VARCHAR(40) NULL, w VARCHAR(40) DEFAULT (uuid()))"
+    renames = "RENAME COLUMN w TO u" if is_mysql() else "CHANGE COLUMN w u VARCHAR(40) DEFAULT (uuid())"
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.begin()
+        stack.run("CREATE DATABASE shop", *(made.format(name) for name in "abc"),
+                  "INSERT INTO shop.a (id) VALUES (1)", "INSERT INTO shop.b (id) VALUES (1)",
+                  f"ALTER TABLE shop.a {renames}, ADD COLUMN w INT DEFAULT 4",
+                  "ALTER TABLE shop.b ALTER COLUMN q SET DEFAULT (uuid()), ADD COLUMN x INT DEFAULT 4",
+                  f"ALTER TABLE shop.c {renames}, ADD COLUMN x INT NOT NULL FIRST")  # fmt: skip
+        for table in "ab":
+            stack.run(f"INSERT INTO shop.{table} (id) VALUES (2)")
+        stack.require_equal()

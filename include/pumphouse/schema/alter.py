@@ -264,6 +264,8 @@ def _columns(
         return column_sql(column, dialect, auto_increment=counts, table=table, default=default)
 
     clauses, then = [], []
+    # Beside an ADD COLUMN a MySQL takes no default for which it may need an unsafe function, whatever column has it.
+    alone = dialect is Dialect.MYSQL and any(old is None for old, _ in pairs)
     previous = ""
     for at, (old, new) in enumerate(pairs):
         where = f" AFTER {quote(previous)}" if previous else " FIRST"
@@ -279,8 +281,10 @@ def _columns(
         else:
             was = said(old, before, was_automatic)
             moved = "" if at in still else where
+            later, count = alone and new.default_is_expr, len(clauses)
+            told = said(new, after, automatic, "") if later else text
             if old.id in filled:
-                clauses.append(f"CHANGE COLUMN {quote(_waiting(new))} {text}{where}")
+                clauses.append(f"CHANGE COLUMN {quote(_waiting(new))} {told}{where}")
             elif old.name != new.name and (
                 dialect is Dialect.TIDB
                 and not moved
@@ -289,11 +293,13 @@ def _columns(
                 # Told as a CHANGE, an AUTO_RANDOM column is refused where its ids are large.
                 clauses.append(f"RENAME COLUMN {quote(old.name)} TO {quote(new.name)}")
             elif old.name != new.name:
-                clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
+                clauses.append(f"CHANGE COLUMN {quote(old.name)} {told}{moved}")
             elif moved or said(old, before, was_automatic, "") != said(new, after, automatic, ""):
-                clauses.append(f"MODIFY COLUMN {text}{moved}")
+                clauses.append(f"MODIFY COLUMN {told}{moved}")
             elif was != text:
-                clauses.append(_redefault(new, text, dialect))
+                (then if later else clauses).append(_redefault(new, text, dialect))
+            if later and len(clauses) > count:
+                then.append(_redefault(new, text, dialect))
         previous = new.name
     return clauses, then
 
