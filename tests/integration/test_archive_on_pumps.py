@@ -13,6 +13,7 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accept, declare_lost
 from pumphouse.archive.init import init_archive
+from pumphouse.archive.losses import losses_of
 from pumphouse.archive.snapshot import plan_window, pull_node, run_snapshot
 from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
@@ -471,3 +472,69 @@ def test_a_copy_takes_the_place_of_an_archive_that_is_lost(tmp_path):
         assert consumer.checkpoint(chain.cluster, "main") == chain.archive.end()
     finally:
         chain.close()
+
+
+def losses(chain):
+    windows = chain.archive.windows()
+    return losses_of(windows, after=windows.start, upto=windows.end).declared
+
+
+@pytest.mark.row("P7", "A2", "R2")
+def test_an_orphan_that_comes_below_the_watermark_is_accepted_as_lost(chain):
+    chain.init()
+    start_ts, commit_ts = chain.cluster.tso(), chain.cluster.tso()
+    chain.write(0)
+    eventually(lambda: watermark(chain, "pump-1") > commit_ts)
+    chain.pumps[0].write(commit(start_ts, commit_ts))
+    with pytest.raises(WindowHeld, match="orphan commit"):
+        chain.snapshot()
+    record, _ = accept(chain.archive, chain.cluster, "pump-1", start_ts, commit_ts, "its client is gone", who="ops")
+    assert record.kind == "orphan"
+    chain.snapshot()
+    assert [(each.to_ts, each.who) for each in losses(chain)] == [(commit_ts, "ops")]
+    assert verify(chain.archive).problems == []
+
+
+@pytest.mark.row("A7", "P7")
+def test_an_orphan_on_a_new_disk_is_settled_by_the_copy_that_the_archive_has_passed(chain):
+    chain.init()
+    start_ts, commit_ts = chain.pumps[0].transaction(value())
+    eventually(lambda: watermark(chain, "pump-2") > commit_ts)
+    chain.snapshot()
+    chain.pumps[1].write(commit(start_ts, commit_ts))
+    chain.snapshot()
+    (taken,) = chain.archive.windows()[-1].accepted
+    assert (taken.kind, taken.who, taken.reason) == ("orphan", "archive", "pump-1 has the whole transaction")
+    assert losses(chain) == ()
+
+
+@pytest.mark.row("A2", "P7", "R2")
+def test_commits_that_come_behind_the_loss_of_their_prewrites_are_left_out_by_its_declaration(chain):
+    chain.init()
+    pump = chain.pumps[0]
+    began = [int(chain.cluster.tso()) for _ in range(3)]
+    for start_ts in began:
+        pump.write(prewrite(start_ts, value()))
+    pump.kill()
+    shutil.rmtree(pump.data_dir)
+    pump.start()  # a new disk, under the same node id
+    ended = [int(chain.cluster.tso()) for _ in began]
+    for start_ts, commit_ts in zip(began, ended, strict=True):
+        pump.write(commit(start_ts, commit_ts))
+    chain.write(0)
+    chain.write(1)
+    with pytest.raises(WindowHeld):
+        chain.snapshot()
+    declare_lost(chain.archive, chain.cluster, "pump-1", "its disk died", who="ops")
+    chain.snapshot()
+    of_one = [each for each in losses(chain) if each.reason.startswith("orphan")]
+    assert [(int(each.to_ts), each.who) for each in of_one] == [(each, "ops") for each in ended]
+    assert "its prewrite was declared lost: its disk died" in of_one[0].reason
+    assert verify(chain.archive).problems == []
+    chain.write(0)
+    chain.snapshot()
+    assert chain.archived() == sorted(chain.commits)
+
+
+def watermark(chain, node_id):
+    return chain.cluster.node(NodeKind.PUMP, node_id).max_commit_ts

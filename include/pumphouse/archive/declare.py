@@ -75,6 +75,21 @@ def settled_of(archive: Archive, node_id: str) -> frozenset[str]:
     return frozenset(each.key for each in archive.store.list(layout.settled_prefix(node_id)))
 
 
+def accept_with(archive: Archive, lost: Declaration, start_ts: Tso, commit_ts: Tso) -> AcceptedCommit:
+    """Record that an orphan is left out, by the word of who declared its prewrite lost."""
+    record = AcceptedCommit(
+        node_id=lost.node_id,
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        kind=AcceptedCommit.ORPHAN,
+        reason=f"its prewrite was declared lost: {lost.reason}",
+        who=lost.who,
+    )
+    key = layout.accepted_key(lost.node_id, start_ts, commit_ts)
+    put_once(archive.store, key, dump(AcceptedCommit.KIND, record.to_dict()), lambda _: True)
+    return record
+
+
 def record_settled(archive: Archive, accepted: AcceptedCommit) -> None:
     """Record that a manifest lists a late or orphan commit. A record that is there stays as it is."""
     key = layout.settled_key(accepted.node_id, accepted.start_ts, accepted.commit_ts)

@@ -99,11 +99,15 @@ class Puller(Protocol):
 
 
 def kept_out(status: StatusResponse | None) -> list[tuple[str, PendingCommit]]:
-    """What a Pump says that it kept out of its stream: (late or orphan, the commit); [] of a Go Pump."""
+    """What a Pump says that it kept out of its stream: (late or orphan, the commit); [] of a Go Pump.
+
+    One that is both is an orphan: nothing of it can be taken.
+    """
     if status is None:
         return []
-    late = [(AcceptedCommit.LATE, each) for each in status.late]
-    return late + [(AcceptedCommit.ORPHAN, each) for each in status.orphans]
+    orphans = {(each.start_ts, each.commit_ts) for each in status.orphans}
+    late = [each for each in status.late if (each.start_ts, each.commit_ts) not in orphans]
+    return [(AcceptedCommit.LATE, each) for each in late] + [(AcceptedCommit.ORPHAN, each) for each in status.orphans]
 
 
 def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None, proof: Proof = ()) -> Puller:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accept_with, declarations
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
-from pumphouse.archive.manifest import AcceptedCommit, SegmentEntry
+from pumphouse.archive.manifest import AcceptedCommit, Declaration, SegmentEntry
 from pumphouse.archive.window import PendingCommit, PullReport
 from pumphouse.model.tso import Tso, show
 
@@ -27,6 +28,7 @@ def settle_pending(
     where this Pump has one; in this window, or in the one that its commit ts belongs to when that is archived already.
     What was accepted by name is taken too; a late commit that the archive has passed is lost then, unless it has it.
     There the Pump's own segments count too: they have a late commit that was accepted at the Pump before it was pulled.
+    An orphan whose prewrite went with an incarnation of its Pump that was declared lost is left out by that word.
     """
     taken: list[AcceptedCommit] = []
     holders: list[dict[str, Any]] = []
@@ -34,6 +36,9 @@ def settle_pending(
     if not pending:
         return (), []
     by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in records}
+    now = {report.node_id: report.incarnation for report in reports}
+    orphans = any(each.kind == AcceptedCommit.ORPHAN for _, each in pending)
+    losses = [each for each in declarations(archive) if each.incarnation != now.get(each.node_id)] if orphans else []
     for node_id, each in pending:
         named = by_name.get((node_id, each.start_ts, each.commit_ts))
         if named is not None and not (named.kind == AcceptedCommit.LATE and each.commit_ts <= start):
@@ -55,6 +60,9 @@ def settle_pending(
         if named is not None:
             taken.append(named)
             continue
+        if each.kind == AcceptedCommit.ORPHAN and (lost := _lost_with(losses, node_id, each)) is not None:
+            taken.append(accept_with(archive, lost, each.start_ts, each.commit_ts))
+            continue
         holders.append(
             holder(
                 node_id,
@@ -64,6 +72,18 @@ def settle_pending(
             )
         )
     return tuple(taken), holders
+
+
+def _lost_with(losses: Sequence[Declaration], node_id: str, orphan: PendingCommit) -> Declaration | None:
+    """The declaration that its prewrite, and what came of it, is not to be had."""
+    return next(
+        (
+            each
+            for each in losses
+            if each.node_id == node_id and orphan.start_ts <= each.to_ts and each.from_ts < orphan.commit_ts
+        ),
+        None,
+    )
 
 
 def _what(pending: PendingCommit) -> str:

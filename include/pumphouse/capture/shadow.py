@@ -446,6 +446,8 @@ def _wait(process: subprocess.Popen[bytes], settings: ServerSettings, directory:
     until = time.monotonic() + START_S
     while True:
         try:
+            if not Path(settings.unix_socket).exists():
+                raise FileNotFoundError(f"{settings.unix_socket} is not there")
             connect(settings, DUMP, "capture", program="pumphouse-shadow").close()
         except (MySQLError, OSError) as error:
             log_file = directory / "log"
