@@ -13,6 +13,8 @@ from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
 from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
+from tests.support.kind import MISSING_MYSQL
+from tests.support.mysql import MySqlServer
 
 pytestmark = [pytest.mark.row("R6", "R8"), pytest.mark.mysql]
 
@@ -185,3 +187,17 @@ def test_users_that_the_target_does_not_have_are_listed(server: MariaDbServer) -
         assert (report.differences, report.lacks) == ([], ["user app@10.%"])
         run(other, "CREATE USER app@'10.%' IDENTIFIED BY 'An0ther!pw'")
         assert compare(server.dsn, other.dsn).lacks == []
+
+
+@pytest.mark.mariadb("the other server is a MySQL")
+@pytest.mark.skipif(bool(MISSING_MYSQL), reason=MISSING_MYSQL)
+def test_a_key_over_json_that_only_a_mariadb_can_have_is_what_a_copy_lacks(server: MariaDbServer) -> None:
+    run(server, "DROP DATABASE one", "CREATE DATABASE one",
+        "CREATE TABLE one.j (id INT PRIMARY KEY, d JSON, n INT, KEY i (d(20)), KEY m (n, d(9)), KEY n (n))")  # fmt: skip
+    with mariadb.directory_in_memory() as directory, MySqlServer(directory, name="other") as other:
+        run(other, "CREATE DATABASE one", "CREATE TABLE one.j (id INT PRIMARY KEY, d JSON, n INT)")
+        report = compare(server.dsn, other.dsn, schemas={"one": "one"})
+    assert found(report) == [("keys", "one.j", "key n (n) is only in the source")]
+    assert [each for each in report.lacks if "key" in each] == [
+        "one.j: key i (d(20)) is only in the source", "one.j: key m (n, d(9)) is only in the source",
+    ]  # fmt: skip

@@ -37,12 +37,16 @@ _NAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An index. ``columns``: in lower case, with the length of a prefix; ``copied``: a load makes such ones."""
+    """An index. ``columns``: in lower case, with the length of a prefix; ``copied``: a load makes such ones.
+
+    ``own``: over JSON, which is text for a MariaDB alone: no other kind of server has it.
+    """
 
     unique: bool
     columns: tuple[str, ...]
     kind: str
     copied: bool
+    own: bool = False
 
     def __str__(self) -> str:
         """For people."""
@@ -128,6 +132,12 @@ def _read_keys(
     computed = {
         (name, column.name.lower()) for name, table in tables.items() for column in table.columns if column.computed
     }
+    json = {
+        (name, column.name.lower())
+        for name, table in tables.items()
+        for column in table.columns
+        if column.json and dialect is Dialect.MARIADB
+    }
     for schema, table, name, repeats, kind, column, length, over in of(
         f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, INDEX_TYPE, COLUMN_NAME, SUB_PART, {expression}"
         " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA IN",
@@ -143,6 +153,7 @@ def _read_keys(
             columns=(*(known.columns if known else ()), part),
             kind=text(kind).upper(),
             copied=by_rows and text(kind).upper() in _ORDINARY and (known is None or known.copied),
+            own=(of_table, text(column).lower()) in json or (known is not None and known.own),
         )
 
 
@@ -174,7 +185,7 @@ class Both:
         target: of the target.
         place: where a table or another object of the source is on the target.
         fold: a name as both servers compare it.
-        same_kind: both print the text of a view alike.
+        same_kind: both print the text of a view alike, and have the same kinds of keys.
         prefixes: both say how much of a column a key has; a TiDB does not.
     """
 
@@ -195,7 +206,8 @@ class Both:
             if a is None and key not in of_foreign:  # for a foreign key a server makes an index of its name
                 yield "keys", f"key {key} {b} is only in the target"
             elif a is not None and b is None:
-                yield "keys" if a.copied else "lacks", f"key {key} {a} is only in the source"
+                copied = a.copied and (self.same_kind or not a.own)
+                yield "keys" if copied else "lacks", f"key {key} {a} is only in the source"
             elif a is not None and b is not None and self._key(a) != self._key(b):
                 yield "keys", f"key {key} is {a} in the source, {b} in the target"
         # By what they say: servers that give names themselves give other ones.
