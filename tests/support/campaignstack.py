@@ -118,6 +118,7 @@ class CampaignStack(CapturedStack):
                 "SET GLOBAL super_read_only = OFF",
                 "RESET BINARY LOGS AND GTIDS",
                 f"SET GLOBAL gtid_purged = '{now}'",
+                "SET GLOBAL replica_parallel_workers = 1",  # several end now and then with a row that is not there yet
                 f"CHANGE REPLICATION SOURCE TO {address('SOURCE')}, SOURCE_AUTO_POSITION = 1, SOURCE_SSL = 1",
                 "START REPLICA",
                 "SET GLOBAL super_read_only = ON",
