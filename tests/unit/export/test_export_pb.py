@@ -457,6 +457,21 @@ def test_nothing_is_exported_past_a_ddl_that_nobody_knows(source: MadeSource, ou
     assert len(pbmessages.binlogs(out)) == 1
 
 
+def test_rows_that_a_table_came_with_refuse_its_own_export_alone(source: MadeSource, out: Path) -> None:
+    since = source.genesis()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.create_table("x", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda raw: raw.update(had_rows=True))
+    with source.txn() as t:
+        t.insert("t", id=1)
+    source.cut()
+    for tables in ([], ["d.x"]):
+        with pytest.raises(UnknownDdl, match=r"d\.x had rows"):
+            export(source, out, since, tables=tables)
+    export(source, out, since, tables=["d.t"])
+    assert [each.tp for each in pbmessages.binlogs(out)] == [1, 0]
+
+
 def test_an_old_image_without_the_column_that_tells_the_row_is_refused_by_name(source: MadeSource, out: Path) -> None:
     """A table without a key, written to by a server that has begun to drop a column of it."""
     source.create_table("k", [column(1, "a"), column(2, "b")], pk_is_handle=False)
