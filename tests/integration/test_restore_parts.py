@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pumphouse.cli import cli
+from pumphouse.codec.row import encode_insert
 from pumphouse.errors import FenceLost, LoadError, RestoreError, TargetBusy, UsageError
 from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
@@ -81,6 +82,19 @@ def live(target: TargetConnection) -> None:
         "CREATE VIEW d.seen AS SELECT id FROM d.t",
     ):
         target.execute(statement)
+
+
+def test_rows_of_a_table_that_no_ddl_names_are_nothing_to_others(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(4711, encode_insert(source.tables["t"].info, {1: 2}, handle=2))
+    end = source.cut()
+    parts(settings, "d.t", to=end, called="d.back")
+    assert target_rows(target)["back"] == {(7,): 1}
 
 
 @pytest.mark.mysql

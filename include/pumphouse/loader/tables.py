@@ -7,7 +7,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pumphouse.errors import LoadError
+from pumphouse.errors import LoadError, UnknownTable
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import key_columns
 from pumphouse.loader.plan import ORDERED, Mode, UnitId
@@ -81,7 +81,12 @@ class WantedTables:
         timeline, plan = self._timeline, self._plan
         if str(table_id) in plan.skipped:
             return None
-        version = timeline.at_ts(table_id, moment)
+        try:
+            version = timeline.at_ts(table_id, moment)
+        except UnknownTable:
+            if plan.only and not timeline.knows(table_id):  # its rows lie in segments of these
+                return None
+            raise
         if version.dropped or is_system(version.db) or f"{version.db}.{version.table.name}" in plan.skipped:
             return None
         if plan.only and f"{version.db}.{version.table.name}".lower() not in plan.only:

@@ -90,6 +90,10 @@ class Timeline(Versions):
             commit_ts=commit_ts,
         )
 
+    def knows(self, table_id: int) -> bool:
+        """Whether a DDL names a table, or a partition, of this id at any moment."""
+        return table_id in self.versions or table_id in self.partitions
+
     def rewritten(self, written: TableVersion, upto: int) -> dict[int, int]:
         """Columns that were given another type from a version of a table on: new id -> id in ``written``.
 

@@ -25,6 +25,7 @@ from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
+from pumphouse.codec.row import encode_insert
 from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
@@ -589,6 +590,19 @@ def test_sql_is_in_transactions_without_computed_columns_and_half_of_it_is_refus
     assert "(`id`,`n`) VALUES" in told("changes", "d.t", "--sql", "--at", "latest", root=tmp_path)
     for more in (("--columns", "n"), ("--limit", "1")):
         assert f"takes no {more[0]}" in refused("changes", "d.t", "--sql", *more, root=tmp_path)
+
+
+def test_rows_of_a_table_that_no_ddl_names_are_nothing_to_others(tmp_path: Path) -> None:
+    source = MadeSource(root := tmp_path / "archive")
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(4711, encode_insert(source.tables["t"].info, {1: 2}, handle=2))
+    source.cut()
+    assert json.loads(told("changes", "d.t", "--at", "latest", "--json", root=root)) == {"id": 7}
+    out = tmp_path / "out"
+    assert "d.t: 1 rows" in told("export", "--format", "csv", "--table", "d.t", "--at", "latest", str(out), root=root)
 
 
 def test_genesis_is_a_moment_and_losses_since_the_dump_are_told(tmp_path: Path) -> None:
