@@ -642,6 +642,59 @@ def test_a_range_in_which_the_key_has_two_names_is_refused(tmp_path: Path) -> No
         require_one_key(key_forms(source))
 
 
+def test_a_key_that_becomes_one_of_other_columns_is_asked_for_on_each_side(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "code", flag=1), column(3, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        one, other = t.insert("t", id=5, code=70, n=1), t.insert("t", id=6, code=5, n=2)
+    raw = source.tables["t"].info.raw
+    source.alter("t", 8, {**raw, "index_info": None})
+    source.alter("t", 7, {**raw, "index_info": [primary(("code", 1))]})
+    made = int(source.jobs[-1].commit_ts)
+    with source.txn() as t:
+        t.update("t", one, n=11)
+        t.update("t", other, n=22)
+    source.cut()
+    for command in ("versions", "changes"):
+        said = refused(command, "d.t", "--key", "5", root=tmp_path)
+        assert "the key of d.t is id, and from" in said
+        assert f"--to {made - 1}, and --from {made}" in said
+    with pytest.raises(UsageError, match=r"of other columns"):
+        question({"archive": f"file://{tmp_path}", "table": "d.t", "key": "5"})
+    assert [row for row, _, _ in versions_of(tmp_path, "--key", "5", "--to", str(made - 1))] == [
+        {"id": 5, "code": 70, "n": 1}
+    ]
+    told_behind = versions_of(tmp_path, "--key", "5", "--from", str(made))
+    assert [row["n"] for row, _, _ in told_behind] == [2, 22]
+
+
+def test_a_key_keeps_its_rows_through_a_rename_and_another_type_of_its_column(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        row = t.insert("t", id=5, n=1)
+    raw = source.tables["t"].info.raw
+    renamed = {**raw, "cols": [column(1, "key", flag=1), column(2, "n")], "index_info": [primary(("key", 0))]}
+    source.alter("t", 12, renamed)
+    with source.txn() as t:
+        t.update("t", row, n=2)
+    source.cut()
+    assert [found["n"] for found, _, _ in versions_of(tmp_path, "--key", "5")] == [1, 2]
+    wider = {**column(9, "key", MysqlType.LONGLONG, flag=1), "offset": 0}
+    source.alter("t", 12, {**renamed, "cols": [wider, column(2, "n")]})
+    with source.txn() as t:
+        t.insert("t", key=5, n=3)
+    source.cut()
+    found = [json.loads(line) for line in told("changes", "d.t", "--key", "5", "--json", root=tmp_path).splitlines()]
+    assert [each["new"]["n"] for each in found if each["op"] != "ddl"] == [1, 2, 3]
+
+
 def test_a_dump_that_left_the_table_out_under_another_name_is_passed_over(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     table_id = source.create_table("old", [column(1, "id", flag=3)])
