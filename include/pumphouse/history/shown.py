@@ -28,6 +28,11 @@ def clock(ts: int) -> str:
     return to_datetime(ts).isoformat(timespec="milliseconds")
 
 
+def stamps(found: Changed | DdlEvent) -> list[Tso]:
+    """Commit ts of each change, or of the DDL."""
+    return [found.commit_ts] if isinstance(found, DdlEvent) else [Tso(int(ts)) for ts in found.commit_ts]
+
+
 # -- JSON
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -603,6 +604,62 @@ def test_rows_of_a_table_that_no_ddl_names_are_nothing_to_others(tmp_path: Path)
     assert json.loads(told("changes", "d.t", "--at", "latest", "--json", root=root)) == {"id": 7}
     out = tmp_path / "out"
     assert "d.t: 1 rows" in told("export", "--format", "csv", "--table", "d.t", "--at", "latest", str(out), root=root)
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_what_stands_behind_a_limit_begins_with_the_whole_transaction(tmp_path: Path, how: tuple[str, ...]) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    for ids in ((1, 2), (3, 4), (5,)):
+        with source.txn() as t:
+            for each in ids:
+                t.insert("t", id=each)
+    source.cut()
+    words = ["archive", "changes", "d.t", *how, "--archive", f"file://{tmp_path}"]
+    for limit, behind in (("2", {3, 4, 5}), ("3", {3, 4, 5}), ("4", {5})):
+        found = CliRunner(catch_exceptions=False).invoke(cli, [*words, "--limit", limit])
+        assert len(re.findall("insert", found.stdout)) == int(limit)
+        (begin,) = re.findall(r"--from (\d+) goes on", found.stderr)
+        rest = told("changes", "d.t", "--json", "--from", begin, root=tmp_path)
+        assert {json.loads(line)["new"]["id"] for line in rest.splitlines()} == behind
+
+
+def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path) -> None:
+    source = MadeSource(root := tmp_path / "archive")
+    columns = [column(1, "id", flag=3), column(2, "_Exact"), column(3, "born", MysqlType.DATE)]
+    source.create_table("t", columns)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1, _Exact=5, born="0000-00-00")
+    source.cut()
+    out = tmp_path / "out"
+    told("export", "--format", "parquet", "--table", "d.t", "--at", "latest", str(out), root=root)
+    (path,) = out.rglob("*.parquet")
+    assert pq.read_table(path).to_pylist() == [
+        {"id": 1, "_Exact": 5, "born": None, "__exact": [("born", "0000-00-00")]}
+    ]
+
+
+def test_a_table_that_was_truncated_before_it_got_its_name_is_followed(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+    source.truncate("t")
+    source.rename_table("t", "u")
+    source.truncate("u")
+    with source.txn() as t:
+        t.insert("u", id=7)
+    source.cut()
+    for name in ("d.t", "d.u"):
+        lines = [json.loads(line) for line in told("changes", name, "--json", root=tmp_path).splitlines()]
+        assert [each.get("action", each["op"]) for each in lines] == [
+            "insert", "TRUNCATE_TABLE", "RENAME_TABLE", "TRUNCATE_TABLE", "insert",
+        ]  # fmt: skip
+        stood = told("versions", name, "--key", "7", "--json", root=tmp_path).splitlines()
+        assert [json.loads(line)["ended"] for line in stood] == ["TRUNCATE_TABLE", None]
 
 
 def test_genesis_is_a_moment_and_losses_since_the_dump_are_told(tmp_path: Path) -> None:
