@@ -31,6 +31,7 @@ from pumphouse.history.changes import (
     moment_in,
     range_in,
     require_columns,
+    require_kept_key,
     tables_of,
 )
 from pumphouse.history.rows import Moment, moment_of, rows_at, table_at
@@ -207,6 +208,8 @@ def _question(options: dict[str, str]) -> _Question:
     else:
         tables = tables_of(view.timeline, asked)
         forms = forms_between(view.timeline, asked, tables)
+        if where:
+            require_kept_key(view.timeline, forms)
         require_one_key(forms)
         _warn(asked, losses_of(view.windows, after=begin, upto=end))
     require_columns(columns, forms)

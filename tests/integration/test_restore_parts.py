@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pumphouse.cli import cli
-from pumphouse.errors import FenceLost, LoadError, RestoreError, TargetBusy, UsageError
+from pumphouse.codec.row import encode_insert
+from pumphouse.errors import FenceLost, LoadError, RestoreError, TargetBusy, UnknownTable, UsageError
 from pumphouse.executor import build
 from pumphouse.executor.executor import Executor
 from pumphouse.loader.keys import ALL_ROWS, Predicate
@@ -22,7 +23,7 @@ from pumphouse.restore.parts import Chosen, own_schema
 from pumphouse.restore.report import RestoreReport
 from pumphouse.restore.told import as_text, plan_told
 from pumphouse.runs import load, restore_parts
-from pumphouse.settings import Settings
+from pumphouse.settings import LoadRule, Settings
 from tests.integration.test_load_ddl_kinds import partitions
 from tests.integration.test_load_routes import exchange
 from tests.integration.test_load_rules import ID, TEXT, put
@@ -81,6 +82,23 @@ def live(target: TargetConnection) -> None:
         "CREATE VIEW d.seen AS SELECT id FROM d.t",
     ):
         target.execute(statement)
+
+
+def test_rows_of_a_table_that_no_ddl_names_are_left_out_by_a_rule_alone(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(4711, encode_insert(source.tables["t"].info, {1: 2}, handle=2))
+    end = source.cut()
+    with pytest.raises(UnknownTable, match="4711"):
+        parts(settings, "d.t", to=end, called="d.back")
+    rule = LoadRule(do="skip", table="4711", why="a stranger")
+    ruled = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    parts(ruled, "d.t", to=end, called="d.back", anew=True)
+    assert target_rows(target)["back"] == {(7,): 1}
 
 
 @pytest.mark.mysql

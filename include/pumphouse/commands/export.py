@@ -144,6 +144,7 @@ def _write(
     as_json: bool,
 ) -> None:
     from pumphouse.export.run import export_pb
+    from pumphouse.loader.rules import unknown_ids
 
     with Parts(settings) as parts, bar(enabled=not as_json) as tell:
         report = export_pb(
@@ -152,6 +153,7 @@ def _write(
             since=after,
             upto=upto,
             tables=tables,
+            skipped=unknown_ids(settings.load.rules),
             file_bytes=file_mib * _MIB,
             tell=tell,
         )

@@ -20,6 +20,8 @@ from pumphouse.progress import bar
 
 if TYPE_CHECKING:
     from pumphouse.archive.losses import Losses
+    from pumphouse.history.changes import Changed
+    from pumphouse.schema.versions import DdlEvent
     from pumphouse.settings import Settings
 
 _LINES = 100
@@ -112,19 +114,26 @@ def _show_changes(
     from pumphouse.history import shown
     from pumphouse.runs.history import told_changes
 
-    tellers: dict[str, Callable[[Any], Iterator[str]]] = {
-        "text": lambda found: chain.from_iterable(map(shown.lines, found)),
-        "json": lambda found: map(_json, chain.from_iterable(map(shown.objects, found))),
-        "sql": shown.statements,
-    }
+    read = Tso(0)  # up to where; where it ends at the limit, that is the first change that is not shown
+
+    def one_by_one(some: Changed | DdlEvent) -> Iterator[str]:
+        nonlocal read
+        told_as = map(_json, shown.objects(some)) if how == "json" else shown.lines(some)
+        for read, line in zip(shown.stamps(some), told_as, strict=True):  # noqa: B007 - read by the caller
+            yield line
+
+    def tellers(found: Iterator[Changed | DdlEvent]) -> Iterator[str]:
+        return shown.statements(found) if how == "sql" else chain.from_iterable(map(one_by_one, found))
+
     since, upto = (None if each is None else _time(settings, each) for each in between)
     with (
         bar(enabled=how == "text") as tell,
         told_changes(settings, table, since=since, upto=upto, keys=keys, columns=columns, progress=tell) as told,
     ):
-        more = _print(tellers[how](told.found), most)
+        more = _print(tellers(told.found), most)
     if more:
-        click.echo("there are more: --limit N shows N of them, --from TIME those behind a moment", err=True)
+        whole = f"the same with --from {read - 1} goes on, with the whole transaction at {show(read)}"
+        click.echo(f"there are more: --limit N shows N of them; {whole}", err=True)
     if how == "text":
         click.echo(f"changes of {table} from {show(told.after)} to {show(told.upto)}")
     _losses(told.losses)

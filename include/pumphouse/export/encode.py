@@ -20,9 +20,10 @@ from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, blocks, decode_i
 from pumphouse.codec.jit import Bytes, Ints, frozen
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.retype import keeps_values
-from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn, SchemaError
+from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn, SchemaError, UnknownTable
 from pumphouse.loader.decode import groups_of, layout_of
 from pumphouse.loader.keys import key_columns
+from pumphouse.loader.rules import unknown_hint
 from pumphouse.loader.tables import Wanted
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -185,10 +186,13 @@ class Encoder:
         timeline: the schema over the range.
         tables: ids of the tables that are wanted; None = all but the system's.
         form: how they are written.
+        skipped: ids of tables that no DDL names and whose rows are left out.
     """
 
-    def __init__(self, timeline: Timeline, tables: frozenset[int] | None, form: Form[Any]) -> None:
-        self._timeline, self._tables, self._form = timeline, tables, form
+    def __init__(
+        self, timeline: Timeline, tables: frozenset[int] | None, form: Form[Any], skipped: frozenset[int] = frozenset()
+    ) -> None:
+        self._timeline, self._tables, self._form, self._skipped = timeline, tables, form, skipped
         self._ends = np.array([each.commit_ts for each in timeline.events], np.int64)
         self._shapes: OrderedDict[tuple[int, int, int], _Shape] = OrderedDict()
 
@@ -196,7 +200,8 @@ class Encoder:
         """A batch of `transactions`, in its order. Of a large transaction come its pieces, maybe in several batches.
 
         Raises:
-            CodecError, UnknownTable: a payload or a row image cannot be read.
+            CodecError: a payload or a row image cannot be read.
+            UnknownTable: nobody knows what the rows of a table are, so they may be of one that is wanted.
             MissingColumn: an image lacks a column that tells which row it is.
             ColumnMismatch: an old image has such a column in a type that it had before.
         """
@@ -305,7 +310,13 @@ class Encoder:
 
     def _shape(self, table_id: int, schema_version: int, op: int, ts: int) -> _Shape | None:
         """What row changes become at a commit; None where they are not wanted or have no place to go."""
-        version = self._timeline.at_ts(table_id, ts)
+        try:
+            version = self._timeline.at_ts(table_id, ts)
+        except UnknownTable as error:
+            if table_id in self._skipped:
+                return None
+            error.add_hint(unknown_hint(table_id))
+            raise
         if version.dropped or (is_system(version.db) if self._tables is None else version.table.id not in self._tables):
             return None
         written = self._timeline.at_version(version.table.id, schema_version)

@@ -46,6 +46,7 @@ class Extract:
         upto: inclusive.
         table_ids: the tables that are wanted; () = all but the system's.
         ddls: of the range.
+        skipped: ids of tables that no DDL names and whose rows are left out.
     """
 
     archive: Archive
@@ -54,6 +55,7 @@ class Extract:
     upto: Tso
     table_ids: tuple[int, ...]
     ddls: tuple[ExportedDdl, ...]
+    skipped: frozenset[int] = frozenset()
 
     @classmethod
     def of(
@@ -94,7 +96,7 @@ class Extract:
         chosen = frozenset(self.table_ids if table_ids is None else table_ids)
         partitions = self.view.timeline.partitions.items()
         ids = chosen | {part for part, of in partitions if of in chosen} if chosen else None
-        encoder = Encoder(self.view.timeline, chosen or None, form)
+        encoder = Encoder(self.view.timeline, chosen or None, form, self.skipped)
         batches = transactions(self.archive.store, self.view.between(after, upto), after, upto, ids, tell)
         for each in _in_order(batches, [each for each in self.ddls if after < each.commit_ts <= upto]):
             if isinstance(each, ExportedDdl):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pumphouse import advice
@@ -71,6 +71,7 @@ def export_kafka(
     since: Tso | None,
     upto: Tso | None,
     tables: Sequence[str] = (),
+    skipped: frozenset[int] = frozenset(),
     anew: bool = False,
     tell: Progress = silent,
 ) -> KafkaReport:
@@ -83,6 +84,7 @@ def export_kafka(
         since: where an empty topic begins, or began; None = where it stands.
         upto: None = the archive's end; no later moment counts.
         tables: ``database.table`` or patterns; () = all but the system's.
+        skipped: ids of tables that no DDL names and whose rows are left out.
         anew: begin at ``since``, whatever the topic holds; one that was begun there goes on.
         tell: told of each segment.
 
@@ -124,7 +126,7 @@ def export_kafka(
         if position is not None and begin >= end:
             return KafkaReport(topic=topic, cluster_id=archive.cluster_id, from_ts=begin, to_ts=begin)
         before = Before(end=position.upto, table_ids=position.table_ids) if position else None
-        extract = Extract.of(archive, view, begin, end, origin.tables, before)
+        extract = replace(Extract.of(archive, view, begin, end, origin.tables, before), skipped=skipped)
         start = position.begin if position else begin
         begun = Position(origin=origin, begin=start, upto=begin, table_ids=extract.table_ids)
         made = Transactions(sender, begun, settings.transaction_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ def export_pb(
     since: Tso | None,
     upto: Tso | None,
     tables: Sequence[str] = (),
+    skipped: frozenset[int] = frozenset(),
     file_bytes: int = FILE_BYTES,
     tell: Progress = silent,
 ) -> ExportReport:
@@ -76,13 +77,14 @@ def export_pb(
         since: where the files begin; None = where those that are there end.
         upto: None = the archive's end; no later moment counts.
         tables: ``database.table`` or patterns; () = all but the system's.
+        skipped: ids of tables that no DDL names and whose rows are left out.
         file_bytes: from so many on a file ends.
         tell: told of each segment.
 
     Raises:
         UsageError: the destination holds something else, or lacks rows of a table that is wanted now; or the range is
             none of the archive.
-        UnknownTable: no table of the range is called as ``tables`` say.
+        UnknownTable: no table of the range is called as ``tables`` say, or rows are of a table that no DDL names.
         UnknownDdl: a DDL of the range cannot be exported; nothing was written.
         ManifestConflict: another export writes to the destination.
     """
@@ -102,7 +104,7 @@ def export_pb(
             hint=f"it covers {show(kept.start)} to {show(view.end)}",
         )
     before = Before(end=notes[-1].to_ts, table_ids=notes[-1].table_ids) if notes else None
-    extract = Extract.of(archive, view, begin, Tso(max(after, end)), origin.tables, before)
+    extract = replace(Extract.of(archive, view, begin, Tso(max(after, end)), origin.tables, before), skipped=skipped)
     ranges = [
         _Range(note.number, note.from_ts, note.to_ts, note.table_ids, _UNLIMITED)
         for note in notes

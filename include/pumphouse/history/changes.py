@@ -171,11 +171,15 @@ def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = 
 
     Raises:
         UnknownTable: no table is called so in the range.
-        UsageError: the table never has such a column, or such a key.
+        UsageError: the table never has such a column, or such a key; or a key is asked for that a DDL made one of other
+            columns.
         BadSegment, CodecError: an object is missing or damaged.
     """
     tables = tables_of(view.timeline, asked)
-    require_columns(asked.columns, forms_between(view.timeline, asked, tables))
+    forms = forms_between(view.timeline, asked, tables)
+    require_columns(asked.columns, forms)
+    if asked.where:
+        require_kept_key(view.timeline, forms)
     reader = ChangeReader(view.timeline, asked, tables)
     events = deque(reader.ddls())
     for some in reader.read(archive.store, reader.pieces(view), tell):
@@ -246,6 +250,28 @@ def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:
                 f"{', '.join(columns)}: its changes would have nothing to tell",
                 hint="leave them out, or begin where it has one of them",
             )
+
+
+def require_kept_key(timeline: Timeline, forms: Sequence[Form]) -> None:
+    """UsageError where a table's key becomes one of other columns: its values then are those of other rows."""
+    last: dict[int, Form] = {}
+    for form in forms:
+        if not form.wanted.key:
+            continue
+        before, last[form.wanted.table_id] = last.get(form.wanted.table_id, form), form
+        rewritten = timeline.rewritten(before.version, form.version.schema_version)
+        if _key_ids(before) != [rewritten.get(each, each) for each in _key_ids(form)]:
+            ts, name = form.version.commit_ts, ".".join(form.version.name)
+            raise UsageError(
+                f"the key of {name} is {', '.join(before.wanted.key)}, and from {show(ts)} on it is "
+                f"{', '.join(form.wanted.key)}, of other columns: a value of the one is another row's in the other",
+                hint=f"ask for the two apart: --to {ts - 1}, and --from {ts}",
+            )
+
+
+def _key_ids(form: Form) -> list[int]:
+    ids = {c.name: c.id for c in form.wanted.table.public_columns}
+    return [ids[name] for name in form.wanted.key]
 
 
 def forms_between(timeline: Timeline, asked: Asked, tables: frozenset[int]) -> list[Form]:

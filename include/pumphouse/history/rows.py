@@ -27,7 +27,7 @@ from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
 from pumphouse.loader.plan import Mode, bucket_counts
 from pumphouse.loader.report import Progress, silent
-from pumphouse.loader.rules import NO_RULES, Rules
+from pumphouse.loader.rules import NO_RULES, Rules, unknown_ids
 from pumphouse.loader.work import SegmentPart, base_work, ids_of, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.gather import Spill
@@ -90,7 +90,7 @@ def moment_of(
         table: ``database.table``, as it was called then, in any case.
         at: the moment, inclusive.
         archive: where it is.
-        load: how the rows are cut into buckets; its rules do not count here.
+        load: how the rows are cut into buckets. Of its rules those count that leave out a table which no DDL names.
         where: only these rows.
         cut: that of an earlier time, so that the rows come in the order of then; None = as fits what is read.
 
@@ -126,9 +126,11 @@ def moment_of(
     else:
         buckets = {version.table.id: cut.buckets}
     # As the table is at the end, whatever it was when its rows were written.
+    skipped = {str(each): "skipped" for each in unknown_ids(load.rules)}
     plan = replace(
-        work.plan, to_ts=at, mode=Mode.REPEAT, buckets=buckets, whole=frozenset(), where=where, skipped={}, without=()
-    )
+        work.plan, to_ts=at, mode=Mode.REPEAT, buckets=buckets, whole=frozenset(), where=where, skipped=skipped,
+        without=(),
+    )  # fmt: skip
     work = replace(work, plan=plan, sizes={version.table.id: size})
     context = LoadContext.of(work, view, archive, Dialect.TIDB)
     ranges = {version.table.id: cut.ranges} if cut is not None and cut.ranges else {}

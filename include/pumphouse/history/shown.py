@@ -15,6 +15,7 @@ from pumphouse.history.changes import Changed
 from pumphouse.history.versions import Version
 from pumphouse.loader.changes import OPS, Form
 from pumphouse.loader.literals import inserts, literals
+from pumphouse.model.table import ColumnFlag
 from pumphouse.model.tso import Tso, show, to_datetime
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import DdlEvent
@@ -25,6 +26,11 @@ _SHOWN = 60
 def clock(ts: int) -> str:
     """ISO time of a TSO."""
     return to_datetime(ts).isoformat(timespec="milliseconds")
+
+
+def stamps(found: Changed | DdlEvent) -> list[Tso]:
+    """Commit ts of each change, or of the DDL."""
+    return [found.commit_ts] if isinstance(found, DdlEvent) else [Tso(int(ts)) for ts in found.commit_ts]
 
 
 # -- JSON
@@ -178,6 +184,7 @@ def _of_changes(found: Changed) -> Iterator[tuple[tuple[int, int], str]]:
     name = qualified(*form.version.name)
     old, new = _literals(found.old), _literals(found.new)
     put = _written(form, found.new)
+    stamped = {c.name for c in form.columns() if c.type.flag & ColumnFlag.ON_UPDATE_NOW}
     for at in range(len(found)):
         txn, op = (int(found.commit_ts[at]), int(found.start_ts[at])), int(found.op[at])
         if op == INSERT:
@@ -187,8 +194,10 @@ def _of_changes(found: Changed) -> Iterator[tuple[tuple[int, int], str]]:
         if op == DELETE:
             yield txn, f"DELETE FROM {name} WHERE {where};"  # noqa: S608 - names and values are quoted
             continue
-        names = [each for each in put.schema.names if new[each][at] != old[each][at]]
-        if names:
+        changed = {each for each in put.schema.names if new[each][at] != old[each][at]}
+        if changed:
+            # A server gives a column with ON UPDATE the time of the run where the statement does not assign it.
+            names = [each for each in put.schema.names if each in changed | stamped]
             sets = ", ".join(f"{quote(each)} = {new[each][at]}" for each in names)
             yield txn, f"UPDATE {name} SET {sets} WHERE {where};"  # noqa: S608
 

@@ -112,15 +112,17 @@ def require_one_key(forms: Sequence[Form]) -> None:
 
 
 def row_schema(form: Form, columns: Sequence[str] = ()) -> pa.Schema:
-    """What rows of one form look like."""
-    only = form.only(columns)
-    return pa.schema([*map(typed_field, form.columns(only)), pa.field(EXACT, _TEXTS)])
+    """What rows of one form look like; the texts come last, under a name that no column of the table has."""
+    fields, exact = [*map(typed_field, form.columns(form.only(columns)))], EXACT
+    while exact in {field.name.lower() for field in fields}:
+        exact = f"_{exact}"
+    return pa.schema([*fields, pa.field(exact, _TEXTS)])
 
 
 def row_batch(form: Form, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows of one form, of `row_schema`."""
     exact: Exact = {}
-    image = schema.remove(schema.get_field_index(EXACT))
+    image = schema.remove(len(schema) - 1)
     columns = typed_rows(form, rows, image, exact, "", np.ones(rows.num_rows, np.bool_))
     return pa.RecordBatch.from_arrays([*columns, texts(exact, rows.num_rows)], schema=schema)
 

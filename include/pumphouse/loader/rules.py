@@ -210,7 +210,7 @@ class Rules:
     def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
         if isinstance(error, UnknownTable) and table_id is not None:
-            error.add_hint(("to go on without its rows, ", advice.Rule("skip", table=str(table_id))))
+            error.add_hint(unknown_hint(table_id))
         ruled = any(isinstance(part, advice.Rule) for part in error.advice)
         if isinstance(table, str) and "." in table and not ruled:
             error.add_hint(("to go on without this table, ", advice.Rule("park", table=table)))
@@ -226,6 +226,16 @@ def routes_of(settings: Iterable[LoadRule]) -> Routes:
         {rule.database: rule.to for rule in routes if rule.database},
         {rule.table: rule.to for rule in routes if rule.table},
     )
+
+
+def unknown_ids(rules: Iterable[LoadRule]) -> frozenset[int]:
+    """Ids of tables that no DDL names and whose rows a rule leaves out: also exports go by these."""
+    return frozenset(int(rule.table) for rule in rules if rule.table.isdigit() and rule.do != "route")
+
+
+def unknown_hint(table_id: object) -> advice.Hint:
+    """To go on where no DDL names a table."""
+    return "to go on without its rows, ", advice.Rule("skip", table=str(table_id))
 
 
 def ddl_hint(job_id: int) -> advice.Hint:

@@ -29,7 +29,7 @@ from pumphouse.loader.report import Progress
 from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.pattern import fits
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import is_system
+from pumphouse.schema.actions import Effect, is_system
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TableVersion
 
@@ -257,7 +257,7 @@ class _Finder:
 
 
 def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
-    """Ids of the tables that have a name which is looked for, at some moment of the range; UnknownTable."""
+    """Ids in the range of the tables that have a name which is looked for at some moment of it; UnknownTable."""
     if not sought.tables:
         return frozenset()
     found = set()
@@ -270,6 +270,25 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
             hint="a table is written as DATABASE.TABLE, or as a pattern (shop.%); `pumphouse schema show --at TIME` "
             "lists those of a moment",
         )
+    return _renumbered(timeline, found, sought)
+
+
+def _renumbered(timeline: Timeline, ids: set[int], sought: Sought) -> frozenset[int]:
+    """Tables with the ids that they have before and behind a TRUNCATE of the range, whatever they were called then."""
+    found = set(ids)
+    pairs = [
+        (change.before.table.id, change.after.table.id)
+        for event in timeline.ddls(sought.after, sought.upto)
+        if event.facts.effect is Effect.RENUMBER
+        for change in event.changes
+        if change.before is not None and change.after is not None
+    ]
+    for before, after in pairs:
+        if before in found:
+            found.add(after)
+    for before, after in reversed(pairs):
+        if after in found:
+            found.add(before)
     return frozenset(found)
 
 

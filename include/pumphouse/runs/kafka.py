@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pumphouse.export.kafkarun import KafkaReport, export_kafka, topic_name
 from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.rules import unknown_ids
 from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
 from pumphouse.settings import Settings
@@ -41,6 +42,7 @@ def run(
             since=since,
             upto=upto,
             tables=tables or settings.kafka.tables,
+            skipped=unknown_ids(settings.load.rules),
             anew=anew,
             tell=tell,
         )

@@ -13,14 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from pumphouse.archive.expire import Ages, expire
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.retention import Policy
+from pumphouse.cli import cli
 from pumphouse.codec.datum import read_datum
 from pumphouse.codec.payload import PrewriteValueBuilder
-from pumphouse.codec.row import encode_delete, encode_update
+from pumphouse.codec.row import encode_delete, encode_insert, encode_update
 from pumphouse.errors import (
     BadManifest,
     BinlogError,
@@ -29,6 +31,7 @@ from pumphouse.errors import (
     MissingColumn,
     StoreError,
     UnknownDdl,
+    UnknownTable,
     UsageError,
 )
 from pumphouse.export import encode
@@ -455,6 +458,43 @@ def test_nothing_is_exported_past_a_ddl_that_nobody_knows(source: MadeSource, ou
     assert files(out) == {}
     export(source, out, since, upto=Tso(before))
     assert len(pbmessages.binlogs(out)) == 1
+
+
+def test_rows_that_a_table_came_with_refuse_its_own_export_alone(source: MadeSource, out: Path) -> None:
+    since = source.genesis()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.create_table("x", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda raw: raw.update(had_rows=True))
+    with source.txn() as t:
+        t.insert("t", id=1)
+    source.cut()
+    for tables in ([], ["d.x"]):
+        with pytest.raises(UnknownDdl, match=r"d\.x had rows"):
+            export(source, out, since, tables=tables)
+    export(source, out, since, tables=["d.t"])
+    assert [each.tp for each in pbmessages.binlogs(out)] == [1, 0]
+
+
+def test_rows_of_a_table_that_no_ddl_names_are_left_out_by_a_rule_alone(source: MadeSource, out: Path) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    since = source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+        t.builder.insert(4711, encode_insert(source.tables["t"].info, {1: 2}, handle=2))
+    source.cut()
+    for tables in ([], ["d.t"]):
+        with pytest.raises(UnknownTable, match="4711") as failed:
+            export(source, out, since, tables=tables)
+    rule = '[[load.rules]]\ndo = "skip"\ntable = "4711"\nwhy = "'
+    assert rule in str(failed.value.hint)
+    config = out.with_name("pumphouse.toml")
+    config.write_text(f'[archive]\nroot = "{source.settings.root}"\n{rule}a stranger"\n')
+    words = ["--config", str(config), "archive", "export", "--format", "pb", "--from", str(int(since))]
+    CliRunner(catch_exceptions=False).invoke(cli, [*words, str(out / "all")])
+    CliRunner(catch_exceptions=False).invoke(cli, [*words, str(out / "one"), "--table", "d.t"])
+    for name in ("all", "one"):
+        (binlog,) = pbmessages.binlogs(out / name)
+        assert [event.table_name for event in binlog.dml_data.events] == ["t"]
 
 
 def test_an_old_image_without_the_column_that_tells_the_row_is_refused_by_name(source: MadeSource, out: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -25,6 +26,7 @@ from pumphouse.archive.retention import Policy
 from pumphouse.archive.view import read_view
 from pumphouse.cli import cli
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
+from pumphouse.codec.row import encode_insert
 from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, UnknownTable, UsageError
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
@@ -591,6 +593,81 @@ def test_sql_is_in_transactions_without_computed_columns_and_half_of_it_is_refus
         assert f"takes no {more[0]}" in refused("changes", "d.t", "--sql", *more, root=tmp_path)
 
 
+def test_rows_of_a_table_that_no_ddl_names_are_left_out_by_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = MadeSource(root := tmp_path / "archive")
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(4711, encode_insert(source.tables["t"].info, {1: 2}, handle=2))
+    source.cut()
+    out = tmp_path / "out"
+    words = ("export", "--format", "csv", "--table", "d.t", "--at", "latest", str(out))
+    assert "4711" in refused("changes", "d.t", "--at", "latest", "--json", root=root)
+    rule = '{"do": "skip", "table": "4711", "why": "a stranger"}'
+    monkeypatch.setenv("PUMPHOUSE_LOAD__RULES", f"[{rule}]")
+    assert json.loads(told("changes", "d.t", "--at", "latest", "--json", root=root)) == {"id": 7}
+    assert "d.t: 1 rows" in told(*words, root=root)
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_what_stands_behind_a_limit_begins_with_the_whole_transaction(tmp_path: Path, how: tuple[str, ...]) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    for ids in ((1, 2), (3, 4), (5,)):
+        with source.txn() as t:
+            for each in ids:
+                t.insert("t", id=each)
+    source.cut()
+    words = ["archive", "changes", "d.t", *how, "--archive", f"file://{tmp_path}"]
+    for limit, behind in (("2", {3, 4, 5}), ("3", {3, 4, 5}), ("4", {5})):
+        found = CliRunner(catch_exceptions=False).invoke(cli, [*words, "--limit", limit])
+        assert len(re.findall("insert", found.stdout)) == int(limit)
+        (begin,) = re.findall(r"--from (\d+) goes on", found.stderr)
+        rest = told("changes", "d.t", "--json", "--from", begin, root=tmp_path)
+        assert {json.loads(line)["new"]["id"] for line in rest.splitlines()} == behind
+
+
+def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path) -> None:
+    source = MadeSource(root := tmp_path / "archive")
+    columns = [column(1, "id", flag=3), column(2, "_Exact"), column(3, "born", MysqlType.DATE)]
+    source.create_table("t", columns)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1, _Exact=5, born="0000-00-00")
+    source.cut()
+    out = tmp_path / "out"
+    told("export", "--format", "parquet", "--table", "d.t", "--at", "latest", str(out), root=root)
+    (path,) = out.rglob("*.parquet")
+    assert pq.read_table(path).to_pylist() == [
+        {"id": 1, "_Exact": 5, "born": None, "__exact": [("born", "0000-00-00")]}
+    ]
+
+
+def test_a_table_that_was_truncated_before_it_got_its_name_is_followed(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+    source.truncate("t")
+    source.rename_table("t", "u")
+    source.truncate("u")
+    with source.txn() as t:
+        t.insert("u", id=7)
+    source.cut()
+    for name in ("d.t", "d.u"):
+        lines = [json.loads(line) for line in told("changes", name, "--json", root=tmp_path).splitlines()]
+        assert [each.get("action", each["op"]) for each in lines] == [
+            "insert", "TRUNCATE_TABLE", "RENAME_TABLE", "TRUNCATE_TABLE", "insert",
+        ]  # fmt: skip
+        stood = told("versions", name, "--key", "7", "--json", root=tmp_path).splitlines()
+        assert [json.loads(line)["ended"] for line in stood] == ["TRUNCATE_TABLE", None]
+
+
 def test_genesis_is_a_moment_and_losses_since_the_dump_are_told(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     source.create_table("t", [column(1, "id", flag=3)])
@@ -626,6 +703,59 @@ def test_a_range_in_which_the_key_has_two_names_is_refused(tmp_path: Path) -> No
     source.cut()
     with pytest.raises(UsageError, match=r"the key of d\.t is a, b, and c, b"):
         require_one_key(key_forms(source))
+
+
+def test_a_key_that_becomes_one_of_other_columns_is_asked_for_on_each_side(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "code", flag=1), column(3, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        one, other = t.insert("t", id=5, code=70, n=1), t.insert("t", id=6, code=5, n=2)
+    raw = source.tables["t"].info.raw
+    source.alter("t", 8, {**raw, "index_info": None})
+    source.alter("t", 7, {**raw, "index_info": [primary(("code", 1))]})
+    made = int(source.jobs[-1].commit_ts)
+    with source.txn() as t:
+        t.update("t", one, n=11)
+        t.update("t", other, n=22)
+    source.cut()
+    for command in ("versions", "changes"):
+        said = refused(command, "d.t", "--key", "5", root=tmp_path)
+        assert "the key of d.t is id, and from" in said
+        assert f"--to {made - 1}, and --from {made}" in said
+    with pytest.raises(UsageError, match=r"of other columns"):
+        question({"archive": f"file://{tmp_path}", "table": "d.t", "key": "5"})
+    assert [row for row, _, _ in versions_of(tmp_path, "--key", "5", "--to", str(made - 1))] == [
+        {"id": 5, "code": 70, "n": 1}
+    ]
+    told_behind = versions_of(tmp_path, "--key", "5", "--from", str(made))
+    assert [row["n"] for row, _, _ in told_behind] == [2, 22]
+
+
+def test_a_key_keeps_its_rows_through_a_rename_and_another_type_of_its_column(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        row = t.insert("t", id=5, n=1)
+    raw = source.tables["t"].info.raw
+    renamed = {**raw, "cols": [column(1, "key", flag=1), column(2, "n")], "index_info": [primary(("key", 0))]}
+    source.alter("t", 12, renamed)
+    with source.txn() as t:
+        t.update("t", row, n=2)
+    source.cut()
+    assert [found["n"] for found, _, _ in versions_of(tmp_path, "--key", "5")] == [1, 2]
+    wider = {**column(9, "key", MysqlType.LONGLONG, flag=1), "offset": 0}
+    source.alter("t", 12, {**renamed, "cols": [wider, column(2, "n")]})
+    with source.txn() as t:
+        t.insert("t", key=5, n=3)
+    source.cut()
+    found = [json.loads(line) for line in told("changes", "d.t", "--key", "5", "--json", root=tmp_path).splitlines()]
+    assert [each["new"]["n"] for each in found if each["op"] != "ddl"] == [1, 2, 3]
 
 
 def test_a_dump_that_left_the_table_out_under_another_name_is_passed_over(tmp_path: Path) -> None:
