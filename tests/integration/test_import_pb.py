@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from pumphouse.archive.view import read_view
 from pumphouse.codec import payload, row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import ImportRefused, UsageError
-from pumphouse.export.pbfiles import file_name
+from pumphouse.export.pbfiles import NOTES, Note, Origin, file_name
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.export.run import export_pb
 from pumphouse.file_import.run import Given, ImportReport, import_pb
@@ -97,6 +98,18 @@ class Files:
         path.write_bytes(b"".join(self.frames))
         self.frames, self.number = [], self.number + 1
         return path
+
+    def noted(self, from_ts: int, to_ts: int) -> None:
+        """End the file, as an export of (from_ts, to_ts] does."""
+        number, path = self.number, self.end()
+        data = path.read_bytes()
+        note = Note(
+            origin=Origin(cluster_id=7, archive_id="main"), number=number, name=path.name,
+            digest=hashlib.sha256(data).hexdigest(), size=len(data), from_ts=Tso(from_ts), to_ts=Tso(to_ts),
+            transactions=1, changes=1, ddls=1,
+        )  # fmt: skip
+        (self.folder / NOTES).mkdir(exist_ok=True)
+        (self.folder / note.key).write_bytes(note.to_json())
 
 
 def event(info: TableInfo, op: int, *values: dict[int, Any]) -> Any:
@@ -428,6 +441,25 @@ def _stamped() -> dict[str, Any]:
     from tests.support.madearchive import column, table_info
 
     return table_info(1, "t", [column(1, "id", flag=3), column(2, "name", 15), column(3, "at", 7)])
+
+
+def test_a_ddl_of_several_jobs_just_behind_the_archives_end_is_refused_and_taken_in_one_run(tmp_path: Path) -> None:
+    """`archive find` says where to end just before a TRUNCATE: one below its ts, where the import puts its DROP."""
+    files, root = Files(tmp_path / "files"), tmp_path / "root"
+    files.ddl("CREATE DATABASE every")
+    files.ddl("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(64))", "every")
+    end = files.ts + (1 << 18) - 1
+    files.noted(START, end)
+    assert imported(files.folder, root).upto == end
+    assert files.ddl("TRUNCATE TABLE t", "every") == end + 1
+    files.noted(end, files.ts)
+    with pytest.raises(ImportRefused, match=f"becomes 2 jobs, and {end} to {end} is taken") as refused:
+        imported(files.folder, root)
+    assert "Import all files at once, into another place" in refused.value.hint
+    report = imported(files.folder, tmp_path / "again")
+    ddls = read_view(archive_of(tmp_path / "again", report)).timeline.ddls(Tso(end - 1), report.upto)
+    assert [each.action.name for each in ddls] == ["DROP_TABLE", "CREATE_TABLE"]
+    assert not imported(files.folder, tmp_path / "again").windows
 
 
 # As mariadb-dump --no-data --skip-triggers --databases writes it, without most comments.

@@ -353,7 +353,8 @@ class _Run:
         if self._instead and self._instead[0] == ts:
             self._instead.popleft()
         raws = [raw for each in some for raw in self._schema.apply(each)]
-        jobs = timed(raws, ts, self._at, place)
+        # What the archive holds already ends where an export ended, which may be above the last frame.
+        jobs = timed(raws, ts, max(self._at, self._end) if ts > self._end else self._at, place)
         self._at = ts
         self._reader.renew(self._schema.tables, self._schema.version)
         had = []

@@ -242,13 +242,14 @@ def timed(jobs: list[Raw], commit_ts: Tso, after: Tso, place: str) -> list[Archi
     """Jobs of one commit ts with times of their own, the last at it and the others just below.
 
     Raises:
-        ImportRefused: something else of the files has one of these times.
+        ImportRefused: something else of the files, or a window that has ended, has one of these times.
     """
     first = commit_ts - len(jobs) + 1
     if jobs and first <= after:
         raise ImportRefused(
-            f"{place}: the DDL becomes {len(jobs)} jobs, and {first - 1} to {after} is taken by what stands before it",
-            hint="give it as one statement of one change each (--ddl)",
+            f"{place}: the DDL becomes {len(jobs)} jobs, and {first} to {after} is taken by what stands before it",
+            hint="did an export end just before it, and was it imported by itself? Import all files at once, into "
+            "another place (--archive URL). Else give the DDL as one statement of one change each (--ddl)",
             place=place,
         )
     found = []
