@@ -117,6 +117,8 @@ def _instead(text: str) -> tuple[Tso, str]:
 
 
 def _print(report: ImportReport) -> None:
+    from pumphouse.commands.load import print_losses
+
     done = "begun" if report.begun else "extended" if report.windows else "nothing new for"
     click.echo(f"{done} the archive {report.url}: {report.files} files, {report.windows} windows written")
     click.echo(f"{report.transactions:,} transactions, {report.changes:,} row changes, {report.ddls:,} DDLs were taken")
@@ -125,5 +127,6 @@ def _print(report: ImportReport) -> None:
         click.echo(
             "  ! which rows the tables of --schema had is not known: changes can be read, and no moment be restored"
         )
+    print_losses(report.losses)
     root = report.url.rpartition("/")[0]
     click.echo(f"read it: pumphouse --set archive.cluster_id={report.cluster_id} archive ls --archive {root}")

@@ -10,16 +10,18 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
 
+from pumphouse.archive.losses import Losses, together
 from pumphouse.codec.jit import Bytes, Ints, frozen
 from pumphouse.errors import BadRecord, ImportRefused, TornTail, UsageError
 from pumphouse.export.pbfiles import FILES, NOTES, Note
 from pumphouse.file_import import kernels
-from pumphouse.model.tso import show
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _READ_BYTES = 8 << 20
@@ -142,6 +144,11 @@ class Source:
     def begins(self) -> bool:
         """Whether the first file is the first that its Drainer wrote."""
         return self.files[0].index == 0
+
+    def losses(self, after: Tso, upto: Tso) -> Losses:
+        """What the archive that was exported lacked of (after, upto], as the notes say."""
+        some = [each.losses for each in self.notes if each.to_ts > after and each.from_ts < upto]
+        return reduce(together, some, Losses()).above(after, upto)
 
     def blocks(self, most: int) -> Iterator[Block]:
         """All frames, each held against its checksum, once each.

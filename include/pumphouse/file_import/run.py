@@ -12,7 +12,9 @@ import hashlib
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,11 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseTable
 from pumphouse.archive.ddl import ArchivedJob, read_jobs, write_jobs
+from pumphouse.archive.document import dump
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.indexing import extend_index
-from pumphouse.archive.manifest import LastBinlog, Manifest, PumpEntry
+from pumphouse.archive.losses import Losses, losses_of
+from pumphouse.archive.manifest import Declaration, LastBinlog, Manifest, PumpEntry
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.codec.payload import make_commit, make_prewrite, merge
@@ -69,7 +73,22 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What a run did. ``begun``: whether the archive is new; ``after``, ``upto``: what it covers now."""
+    """What a run did.
+
+    Args:
+        url: of the archive.
+        cluster_id: of the archive.
+        begun: whether it is new.
+        after: what it holds begins behind this.
+        upto: and goes up to here.
+        files: in the source.
+        windows: that this run wrote; so the others.
+        transactions: of rows.
+        changes: of rows.
+        ddls: statements.
+        base: whether moments can be restored.
+        losses: what the archive that was exported lacked, and so this one does.
+    """
 
     url: str
     cluster_id: int
@@ -82,10 +101,13 @@ class ImportReport:
     changes: int
     ddls: int
     base: bool
+    losses: Losses = field(default_factory=Losses)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        found = asdict(self)
+        losses = found.pop("losses")
+        return {**found, **losses}
 
 
 def import_pb(
@@ -137,10 +159,11 @@ def import_pb(
         run = _Run(archive, files, schema, given, settings, window_bytes, Tso(last), beginning)
         opened.callback(run.close)
         run.run(most, tell)
+    after, upto = archive.genesis().ts, archive.end()
     return ImportReport(
-        url=archive.url, cluster_id=archive.cluster_id, begun=run.begun, after=archive.genesis().ts, upto=archive.end(),
+        url=archive.url, cluster_id=archive.cluster_id, begun=run.begun, after=after, upto=upto,
         files=len(files.files), windows=run.windows, transactions=run.transactions, changes=run.changes, ddls=run.ddls,
-        base=archive.genesis().base is not None,
+        base=archive.genesis().base is not None, losses=losses_of(archive.windows(), after=after, upto=upto),
     )  # fmt: skip
 
 
@@ -153,11 +176,11 @@ def _with_zone(given: Given) -> Given:
     return replace(given, time_zone="UTC")
 
 
-def _entry(reached: Tso, last: LastBinlog | None, zone: str) -> PumpEntry:
+def _entry(reached: Tso, last: LastBinlog | None, zone: str, *, sync_log: bool = True) -> PumpEntry:
     """The files as a Pump that is gone and held everything. What would be its incarnation is their zone."""
     return PumpEntry(
         node_id=NODE, incarnation=zone, start_count=0, state="gone", reached=reached, drained=True, batch=False,
-        last=last,
+        last=last, sync_log=sync_log,
     )  # fmt: skip
 
 
@@ -429,6 +452,8 @@ class _Run:
         else:
             manifest = self._archive.last()
             last = None if manifest is None else manifest.pumps[0].last
+        losses = self._files.losses(start, end)
+        declared = tuple(_declare(store, losses.declared))
         stored = self._archive.publish(
             Manifest(
                 cluster_id=self._archive.cluster_id,
@@ -438,15 +463,30 @@ class _Run:
                 end=end,
                 fence=Tso(self._planned + 1),
                 previous=self._digest,
-                pumps=(_entry(end, last, self._zone),),
+                binlog_skipped=bool(losses.binlog_skipped) or None,
+                pumps=(_entry(end, last, self._zone, sync_log=not losses.unsynced),),
                 segments=segments,
                 ddl=ddl,
+                declared=declared,
             )
         )
         extend_index(self._archive)
         log.info("window_imported", start=int(start), end=int(end), transactions=self.transactions)
         self._end, self._digest, self._bytes, self._last, self._jobs = stored.end, stored.sha256, 0, None, []
         self.windows += 1
+
+
+def _declare(store: ObjectStore, losses: Iterable[Declaration]) -> list[Declaration]:
+    """What a manifest lists stands in declared/ as well: of one range of a Pump one, with all reasons."""
+    found: dict[str, Declaration] = {}
+    for each in losses:
+        key = layout.extended_key(each.node_id, each.from_ts, each.to_ts)
+        before = found.get(key)
+        found[key] = each if before is None else replace(before, reason=f"{before.reason}; {each.reason}")
+    for key, each in found.items():
+        data = dump(Declaration.KIND, each.to_dict())
+        put_once(store, key, data, partial(eq, data))
+    return list(found.values())
 
 
 def _not_above(commits: Any, at: int) -> int | None:
