@@ -509,6 +509,41 @@ def test_what_an_archive_lost_is_lost_in_the_one_that_its_files_make(server: Tar
     restored(settings, to=report.upto, dry_run=False, accept_losses=True)
 
 
+def test_a_drainers_default_is_text_in_columns_of_every_kind(tmp_path: Path) -> None:
+    """Of a column that the row lacks, as while it is being dropped: the schema has the default as text."""
+    files = Files(tmp_path / "files")
+    files.ddl("CREATE DATABASE every")
+    wanted: list[tuple[str, int, bytes, Any]] = [
+        ("INT", 3, b"-5", -5),
+        ("INT", 3, b"+5", 5),
+        ("BIGINT", 8, b"-9223372036854775808", -(1 << 63)),
+        ("BIGINT UNSIGNED", 8, b"18446744073709551615", (1 << 64) - 1),
+        ("DOUBLE", 5, b"-1.5e3", -1500.0),
+        ("FLOAT", 4, b"0.1", 0.10000000149011612),
+        ("YEAR", 13, b"2020", 2020),
+        ("DATETIME", 12, b"2020-02-01", "2020-02-01 00:00:00"),
+        ("DECIMAL(5,2)", 246, b"5", "5.00"),
+    ]
+    columns = ", ".join(f"c{at} {declared}" for at, (declared, *_) in enumerate(wanted))
+    files.ddl(f"CREATE TABLE t (id INT PRIMARY KEY, {columns})", "every")
+    integer = TableInfo.from_dict(_table()).columns[0]
+    for number in range(2):
+        row = [
+            ("id", 3, number),
+            *((f"c{at}", tp, text if number else None) for at, (_, tp, text, _) in enumerate(wanted)),
+        ]
+        own = [
+            pbmessages.Column(name=name, tp=bytes([tp]), value=pbmessages.datum(integer, value)).SerializeToString()
+            for name, tp, value in row
+        ]
+        files.txn(pbmessages.Event(schema_name="every", table_name="t", tp=0, row=own))
+    files.end()
+    report = imported(files.folder, tmp_path / "root")
+    first, second = [list(values.values()) for _, _, values in changes_of(archive_of(tmp_path / "root", report))]
+    assert first == [0, *(None for _ in wanted)]
+    assert second == [1, *(value for *_, value in wanted)]
+
+
 # As mariadb-dump --no-data --skip-triggers --databases writes it, without most comments.
 _DUMPED = """\
 /*M!999999\\- enable the sandbox mode */
