@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive, clusters_at
@@ -22,6 +23,7 @@ from pumphouse.archive.losses import losses_of
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
+from pumphouse.cli import cli
 from pumphouse.codec import payload, row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
 from pumphouse.errors import ImportRefused, RestoreError, UsageError
@@ -29,7 +31,7 @@ from pumphouse.export.pbfiles import NOTES, Note, Origin, file_name
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.export.run import export_pb
 from pumphouse.file_import.run import Given, ImportReport, import_pb
-from pumphouse.file_import.schema import FileDdl, FileSchema
+from pumphouse.file_import.schema import DdlAt, FileDdl, FileSchema
 from pumphouse.history.changes import Changed
 from pumphouse.loader.report import silent
 from pumphouse.model.binlog import MutationType
@@ -277,7 +279,7 @@ def test_what_the_files_lack_is_asked_for_and_what_nobody_knows_is_refused(tmp_p
     with pytest.raises(ImportRefused, match=r"what rows of every\.t are behind it is not known") as refused:
         imported(files.folder, tmp_path / "root", schema=schema)
     assert f"--ddl {added}=" in refused.value.hint
-    instead = {Tso(added): "ALTER TABLE t ADD COLUMN at DATETIME DEFAULT '2026-01-01 00:00:00'"}
+    instead = {DdlAt(Tso(added)): "ALTER TABLE t ADD COLUMN at DATETIME DEFAULT '2026-01-01 00:00:00'"}
     report = imported(files.folder, tmp_path / "root", schema=schema, instead=instead)
     assert (report.changes, report.base) == (1, False)
     archive = archive_of(tmp_path / "root", report)
@@ -428,9 +430,9 @@ def test_what_is_given_otherwise_than_at_first_is_refused(tmp_path: Path) -> Non
         imported(files.folder, root, time_zone="UTC")
     assert not imported(files.folder, root, time_zone="Asia/Chongqing").windows  # the same by another name
     with pytest.raises(ImportRefused, match="the archive has another DDL"):
-        imported(files.folder, root, instead={Tso(added): ""})
+        imported(files.folder, root, instead={DdlAt(Tso(added)): ""})
     with pytest.raises(UsageError, match=f"--ddl {added + 1}: no DDL of the files was committed"):
-        imported(files.folder, root, instead={Tso(added + 1): ""})
+        imported(files.folder, root, instead={DdlAt(Tso(added + 1)): ""})
     info = TableInfo.from_dict(_stamped())
     files.txn(event(info, INSERT, {1: 1, 2: b"one", 3: "2026-01-01 08:00:00"}))
     files.end()
@@ -544,6 +546,30 @@ def test_a_drainers_default_is_text_in_columns_of_every_kind(tmp_path: Path) -> 
     assert second == [1, *(value for *_, value in wanted)]
 
 
+def test_each_ddl_of_a_batch_may_have_another_statement(tmp_path: Path) -> None:
+    """A batch of tables is one DDL a table, all of one commit ts: one statement stands for one of them."""
+    files = Files(tmp_path / "files")
+    files.ddl("CREATE DATABASE every")
+    ts = Tso(files.tick())
+    for text in ("CREATE TABLE a (id INT PRIMARY KEY, v NO_TYPE)", "CREATE TABLE b (id INT PRIMARY KEY)"):
+        files.frames.append(framed(ddl_payload(ts, f"use `every`; {text};".encode())))
+    files.end()
+    with pytest.raises(ImportRefused, match="CREATE TABLE a ") as refused:
+        imported(files.folder, tmp_path / "root")
+    assert f"--ddl {ts}#1=STATEMENT" in refused.value.hint
+    for at in (DdlAt(ts), DdlAt(ts, 3)):
+        with pytest.raises(UsageError, match=f"--ddl {at}: 2 DDLs of the files were committed at") as wrong:
+            imported(files.folder, tmp_path / "root", instead={at: ""})
+        assert f"{ts}#1, {ts}#2" in wrong.value.hint
+    for statement, names in (("", ["b"]), ("CREATE TABLE every.a (id INT PRIMARY KEY)", ["a", "b"])):
+        root = tmp_path / f"root{len(names)}"
+        words = ["archive", "import", "--format", "pb", str(files.folder), "--archive", f"file://{root}", "--json"]
+        done = CliRunner().invoke(cli, [*words, "--ddl", f"{ts}#1={statement}"])
+        assert done.exit_code == 0, done.output
+        archive = Archive(FileStore(root), json.loads(done.stdout)["cluster_id"])
+        assert sorted(each.table.name for each in read_view(archive).timeline.tables_at(MAX_TSO)) == names
+
+
 # As mariadb-dump --no-data --skip-triggers --databases writes it, without most comments.
 _DUMPED = """\
 /*M!999999\\- enable the sandbox mode */
@@ -586,7 +612,7 @@ SET character_set_client = utf8mb4;
 def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None:
     def ddl(text: str, db: str = "") -> FileDdl:
         said = f"use `{db}`; {text};" if db else f"{text};"
-        return FileDdl(commit_ts=START, text=said.encode(), place="binlog-0000000000000000, byte 7")
+        return FileDdl(at=DdlAt(START), text=said.encode(), place="binlog-0000000000000000, byte 7")
 
     with FileSchema.start(tmp_path / "shadow", "", {}) as schema:
         schema.apply(ddl("CREATE DATABASE every"))
@@ -634,10 +660,10 @@ def test_the_rest_of_a_drop_of_several_tables_takes_none_that_was_made_again(tmp
     place, drop = "binlog-0000000000000000, byte 7", b"use `d`; DROP TABLE a, b;"
 
     def ddl(text: bytes, number: int) -> FileDdl:
-        return FileDdl(commit_ts=Tso(START + number), text=text, place=place)
+        return FileDdl(at=DdlAt(Tso(START + number)), text=text, place=place)
 
     begin = (b"CREATE DATABASE d;", b"use `d`; CREATE TABLE a (id INT);", b"use `d`; CREATE TABLE b (id INT);", drop)
-    for number, instead in enumerate(({}, {Tso(START + 5): ""}, {Tso(START + 5): "DROP TABLE d.a"})):
+    for number, instead in enumerate(({}, {DdlAt(Tso(START + 5)): ""}, {DdlAt(Tso(START + 5)): "DROP TABLE d.a"})):
         with FileSchema.start(tmp_path / str(number), "", instead) as schema:
             for at, text in enumerate(begin):
                 jobs = schema.apply(ddl(text, at))
@@ -645,7 +671,7 @@ def test_the_rest_of_a_drop_of_several_tables_takes_none_that_was_made_again(tmp
             schema.apply(ddl(begin[1], 4))
             if instead:
                 schema.apply(ddl(drop, 5))
-                assert (("d", "a") in schema.tables) is (instead[Tso(START + 5)] == "")
+                assert (("d", "a") in schema.tables) is (instead[DdlAt(Tso(START + 5))] == "")
                 continue
             with pytest.raises(ImportRefused, match=r"d\.a was made again .* is this the rest of it\?") as refused:
                 schema.apply(ddl(drop, 5))

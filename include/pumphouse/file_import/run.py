@@ -38,7 +38,7 @@ from pumphouse.codec.wire import read_field
 from pumphouse.errors import ImportRefused, ManifestConflict, UsageError
 from pumphouse.file_import.files import Block, Source
 from pumphouse.file_import.rows import RowReader, runs_of, zone_table
-from pumphouse.file_import.schema import FileDdl, FileSchema, timed
+from pumphouse.file_import.schema import DdlAt, FileDdl, FileSchema, timed
 from pumphouse.loader.report import Progress
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, show
@@ -62,13 +62,13 @@ class Given:
         schema: statements that make the schema before them; '' = none.
         empty: its tables had no rows then.
         time_zone: of TIMESTAMPs in them; '' = not known.
-        instead: commit ts of a DDL -> the statement that runs in its place.
+        instead: statements that run in place of the files' DDLs.
     """
 
     schema: str = ""
     empty: bool = False
     time_zone: str = ""
-    instead: Mapping[Tso, str]
+    instead: Mapping[DdlAt, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,11 +325,11 @@ class _Run:
 
     def _take(self, block: Block, first: int, last: int, *, ddl: bool) -> None:
         commits = block.commit_ts
-        if self._waiting and not (ddl and int(commits[first]) == self._waiting[0].commit_ts):
+        if self._waiting and not (ddl and int(commits[first]) == self._waiting[0].at.commit_ts):
             self._apply_waiting()
         if ddl:
             self._waiting += [
-                FileDdl(commit_ts=Tso(int(commits[at])), text=_ddl_text(block, at), place=block.place(at))
+                FileDdl(at=DdlAt(Tso(int(commits[at]))), text=_ddl_text(block, at), place=block.place(at))
                 for at in range(first, last)
             ]
             self._note(block, last - 1, first)
@@ -371,10 +371,17 @@ class _Run:
         some, self._waiting = self._waiting, []
         if not some:
             return
-        ts, place = some[0].commit_ts, some[0].place
+        ts, place = some[0].at.commit_ts, some[0].place
+        if len(some) > 1:
+            some = [replace(each, at=DdlAt(ts, number)) for number, each in enumerate(some, 1)]
         self._require_met(ts)
-        if self._instead and self._instead[0] == ts:
-            self._instead.popleft()
+        while self._instead and self._instead[0].commit_ts == ts:
+            given = self._instead.popleft()
+            if given not in {each.at for each in some}:
+                raise UsageError(
+                    f"--ddl {given}: {len(some)} DDLs of the files were committed at {show(ts)}",
+                    hint=f"give a --ddl for each that needs one, of {', '.join(str(each.at) for each in some)}",
+                )
         raws = [raw for each in some for raw in self._schema.apply(each)]
         # What the archive holds already ends where an export ended, which may be above the last frame.
         jobs = timed(raws, ts, max(self._at, self._end) if ts > self._end else self._at, place)
@@ -401,9 +408,9 @@ class _Run:
 
     def _require_met(self, below: int) -> None:
         """No statement waits for a DDL that did not come: who gave it meant another one."""
-        if self._instead and self._instead[0] < below:
+        if self._instead and self._instead[0].commit_ts < below:
             raise UsageError(
-                f"--ddl {self._instead[0]}: no DDL of the files was committed at {show(self._instead[0])}",
+                f"--ddl {self._instead[0]}: no DDL of the files was committed at {show(self._instead[0].commit_ts)}",
                 hint="TS is the number that the refusal of a DDL names behind --ddl",
             )
 
