@@ -617,6 +617,16 @@ def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None
     with FileSchema.start(tmp_path / "shadow", "", {}) as schema:
         schema.apply(ddl("CREATE DATABASE every"))
         schema.apply(ddl("CREATE TABLE `T` (id INT PRIMARY KEY)", "every"))
+        for number, text in enumerate(
+            (
+                "CREATE TABLE ci{} (a CHAR(1)) COLLATE=utf8mb4_general_ci DEFAULT CHARSET=utf8mb4",
+                "CREATE TABLE ci{} (a CHAR(1)) CHARSET=utf8mb4 COMMENT='x' COLLATE=utf8mb4_general_ci",
+                "CREATE TABLE ci{} (a CHAR(1) CHARACTER SET utf8mb4 NOT NULL COLLATE utf8mb4_general_ci)",
+            )
+        ):
+            schema.apply(ddl(text.format(number), "every"))
+            assert schema.tables["every", f"ci{number}"].columns[0].type.collate == "utf8mb4_general_ci"
+        schema.apply(ddl("CREATE DATABASE ci COLLATE utf8mb4_general_ci CHARACTER SET utf8mb4"))
         for text, why in (
             ("CREATE TABLE t (id INT)", "it names no database"),
             ("USE elsewhere;\nCREATE TABLE t (id INT);\n", "no DDL made the database elsewhere"),

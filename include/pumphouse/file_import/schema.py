@@ -34,8 +34,9 @@ _COLLATIONS = {
     name: f"{name}_bin" for name in ("utf8mb4", "utf8", "utf8mb3", "latin1", "ascii")
 }  # fmt: skip
 _CHARSET = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/
-    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)""",
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/ | (?:\#|--(?!\S))[^\n]*
+    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)
+    | (?P<collate>\bCOLLATE\b) | (?P<mark>[(),])""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 # Where a statement ends, and what has a ; that is no end.
@@ -75,13 +76,30 @@ def dropped(text: str, db: str) -> list[tuple[str, ...]]:
 
 
 def as_tidb_reads(text: str) -> str:
-    """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another."""
+    """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another.
 
-    def named(found: re.Match[str]) -> str:
-        collation = _COLLATIONS.get((found["name"] or "").lower())
-        return f"{found[0]} COLLATE {collation}" if collation else found[0]
-
-    return _CHARSET.sub(named, text)
+    It is not alone where a column, or the options of a table or a database, name a collation anywhere.
+    """
+    # Of an ALTER a comma parts two changes; of a CREATE, outside of all parentheses, two options of one thing.
+    alters = re.match(r"ALTER\b", _LEAD.sub("", text), re.IGNORECASE)
+    things, count = [0], 0
+    named: list[tuple[int, str, int]] = []
+    collated = set[int]()
+    for each in _CHARSET.finditer(text):
+        if each["mark"] == "(":
+            things.append(count := count + 1)
+        elif each["mark"] == ")":
+            del things[max(len(things) - 1, 1) :]
+        elif each["mark"] and (alters or len(things) > 1):
+            things[-1] = count = count + 1
+        elif each["collate"]:
+            collated.add(things[-1])
+        elif collation := _COLLATIONS.get((each["name"] or "").lower()):
+            named.append((each.end(), collation, things[-1]))
+    for end, collation, thing in reversed(named):
+        if thing not in collated:
+            text = f"{text[:end]} COLLATE {collation}{text[end:]}"
+    return text
 
 
 class DdlAt(NamedTuple):
