@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import signal
@@ -14,19 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive, clusters_at
+from pumphouse.archive.losses import losses_of
+from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
+from pumphouse.cli import cli
 from pumphouse.codec import payload, row
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE
-from pumphouse.errors import ImportRefused, UsageError
-from pumphouse.export.pbfiles import file_name
+from pumphouse.errors import ImportRefused, RestoreError, UsageError
+from pumphouse.export.pbfiles import NOTES, Note, Origin, file_name
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.export.run import export_pb
 from pumphouse.file_import.run import Given, ImportReport, import_pb
-from pumphouse.file_import.schema import FileDdl, FileSchema
+from pumphouse.file_import.schema import DdlAt, FileDdl, FileSchema
 from pumphouse.history.changes import Changed
 from pumphouse.loader.report import silent
 from pumphouse.model.binlog import MutationType
@@ -39,6 +44,7 @@ from pumphouse.runs.history import told_changes
 from pumphouse.settings import ArchiveSettings, Settings, TargetSettings
 from tests.support import everytype, mariadb, pbmessages, rowreference
 from tests.support.loading import restored
+from tests.support.madearchive import MadeSource, column
 from tests.support.motoserver import s3_server
 from tests.support.recorded import DIRECTORY, Recorded, replayed, take_windows
 from tests.tidb.chain import empty
@@ -97,6 +103,18 @@ class Files:
         path.write_bytes(b"".join(self.frames))
         self.frames, self.number = [], self.number + 1
         return path
+
+    def noted(self, from_ts: int, to_ts: int) -> None:
+        """End the file, as an export of (from_ts, to_ts] does."""
+        number, path = self.number, self.end()
+        data = path.read_bytes()
+        note = Note(
+            origin=Origin(cluster_id=7, archive_id="main"), number=number, name=path.name,
+            digest=hashlib.sha256(data).hexdigest(), size=len(data), from_ts=Tso(from_ts), to_ts=Tso(to_ts),
+            transactions=1, changes=1, ddls=1,
+        )  # fmt: skip
+        (self.folder / NOTES).mkdir(exist_ok=True)
+        (self.folder / note.key).write_bytes(note.to_json())
 
 
 def event(info: TableInfo, op: int, *values: dict[int, Any]) -> Any:
@@ -261,7 +279,7 @@ def test_what_the_files_lack_is_asked_for_and_what_nobody_knows_is_refused(tmp_p
     with pytest.raises(ImportRefused, match=r"what rows of every\.t are behind it is not known") as refused:
         imported(files.folder, tmp_path / "root", schema=schema)
     assert f"--ddl {added}=" in refused.value.hint
-    instead = {Tso(added): "ALTER TABLE t ADD COLUMN at DATETIME DEFAULT '2026-01-01 00:00:00'"}
+    instead = {DdlAt(Tso(added)): "ALTER TABLE t ADD COLUMN at DATETIME DEFAULT '2026-01-01 00:00:00'"}
     report = imported(files.folder, tmp_path / "root", schema=schema, instead=instead)
     assert (report.changes, report.base) == (1, False)
     archive = archive_of(tmp_path / "root", report)
@@ -393,9 +411,9 @@ def test_files_of_a_bucket_make_an_archive_that_every_command_reads(tmp_path: Pa
     assert told(*where, "archive", "verify")
     assert told(*where, "archive", "ls")
     assert "CREATE TABLE" in told(*where, "schema", "show", "every.t", "--sql")
-    assert _ids(archive_of(root, ImportReport(**{name: said[name] for name in ImportReport.__slots__}))) == list(
-        range(3000)
-    )
+    assert _ids(
+        archive_of(root, ImportReport(**{name: said[name] for name in ImportReport.__slots__ if name in said}))
+    ) == list(range(3000))
 
 
 def test_what_is_given_otherwise_than_at_first_is_refused(tmp_path: Path) -> None:
@@ -412,9 +430,9 @@ def test_what_is_given_otherwise_than_at_first_is_refused(tmp_path: Path) -> Non
         imported(files.folder, root, time_zone="UTC")
     assert not imported(files.folder, root, time_zone="Asia/Chongqing").windows  # the same by another name
     with pytest.raises(ImportRefused, match="the archive has another DDL"):
-        imported(files.folder, root, instead={Tso(added): ""})
+        imported(files.folder, root, instead={DdlAt(Tso(added)): ""})
     with pytest.raises(UsageError, match=f"--ddl {added + 1}: no DDL of the files was committed"):
-        imported(files.folder, root, instead={Tso(added + 1): ""})
+        imported(files.folder, root, instead={DdlAt(Tso(added + 1)): ""})
     info = TableInfo.from_dict(_stamped())
     files.txn(event(info, INSERT, {1: 1, 2: b"one", 3: "2026-01-01 08:00:00"}))
     files.end()
@@ -428,6 +446,128 @@ def _stamped() -> dict[str, Any]:
     from tests.support.madearchive import column, table_info
 
     return table_info(1, "t", [column(1, "id", flag=3), column(2, "name", 15), column(3, "at", 7)])
+
+
+def test_a_ddl_of_several_jobs_just_behind_the_archives_end_is_refused_and_taken_in_one_run(tmp_path: Path) -> None:
+    """`archive find` says where to end just before a TRUNCATE: one below its ts, where the import puts its DROP."""
+    files, root = Files(tmp_path / "files"), tmp_path / "root"
+    files.ddl("CREATE DATABASE every")
+    files.ddl("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(64))", "every")
+    end = files.ts + (1 << 18) - 1
+    files.noted(START, end)
+    assert imported(files.folder, root).upto == end
+    assert files.ddl("TRUNCATE TABLE t", "every") == end + 1
+    files.noted(end, files.ts)
+    with pytest.raises(ImportRefused, match=f"becomes 2 jobs, and {end} to {end} is taken") as refused:
+        imported(files.folder, root)
+    assert "Import all files at once, into another place" in refused.value.hint
+    report = imported(files.folder, tmp_path / "again")
+    ddls = read_view(archive_of(tmp_path / "again", report)).timeline.ddls(Tso(end - 1), report.upto)
+    assert [each.action.name for each in ddls] == ["DROP_TABLE", "CREATE_TABLE"]
+    assert not imported(files.folder, tmp_path / "again").windows
+
+
+def test_what_an_archive_lost_is_lost_in_the_one_that_its_files_make(server: TargetSettings, tmp_path: Path) -> None:
+    source, files, root = MadeSource(tmp_path / "archive"), FileStore(tmp_path / "files"), tmp_path / "root"
+    since = source.genesis()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda raw: raw.update(query="CREATE TABLE t (id INT PRIMARY KEY)"))
+    with source.txn() as t:
+        t.insert("t", id=1)
+    lost = Declaration(
+        node_id="pump-9", incarnation="i", from_ts=since, to_ts=Tso(source.ts), reason="its disk", who="me"
+    )
+    orphans = [
+        AcceptedCommit(
+            node_id="pump-8", start_ts=Tso(since + at), commit_ts=Tso(since + 9), kind=AcceptedCommit.ORPHAN,
+            reason=f"orphan {at}", who="me",
+        )
+        for at in (1, 2)
+    ]  # fmt: skip
+    source.cut(declared=(lost,), accepted=tuple(orphans), binlog_skipped=True)
+    middle = source.archive.end()
+    exported = export_pb(source.archive, files, since=since, upto=None)
+    given = {"schema": "CREATE DATABASE d;", "empty": True}
+    first = imported(tmp_path / "files", root, **given)
+    assert first.losses.declared[0] == lost
+    assert [each.reason for each in first.losses.declared[1:]] == [
+        f"orphan transaction {since + 1}: orphan 1; orphan transaction {since + 2}: orphan 2"
+    ]
+    assert first.losses.binlog_skipped == exported.losses.binlog_skipped
+    with source.txn() as t:
+        t.insert("t", id=2)
+    source.cut()
+    export_pb(source.archive, files, since=None, upto=None)
+    report = imported(tmp_path / "files", root, **given)
+    assert report.losses == first.losses
+    archive = archive_of(root, report)
+    assert report.base
+    assert not losses_of(archive.windows(), after=middle, upto=report.upto)
+    settings = Settings.model_validate(
+        {"archive": {"root": f"file://{root}"}, "restore_target": server, "target": server, "load": {"engine": "local"}}
+    )
+    with pytest.raises(RestoreError, match="its disk"):
+        restored(settings, to=report.upto, dry_run=False)
+    restored(settings, to=report.upto, dry_run=False, accept_losses=True)
+
+
+def test_a_drainers_default_is_text_in_columns_of_every_kind(tmp_path: Path) -> None:
+    """Of a column that the row lacks, as while it is being dropped: the schema has the default as text."""
+    files = Files(tmp_path / "files")
+    files.ddl("CREATE DATABASE every")
+    wanted: list[tuple[str, int, bytes, Any]] = [
+        ("INT", 3, b"-5", -5),
+        ("INT", 3, b"+5", 5),
+        ("BIGINT", 8, b"-9223372036854775808", -(1 << 63)),
+        ("BIGINT UNSIGNED", 8, b"18446744073709551615", (1 << 64) - 1),
+        ("DOUBLE", 5, b"-1.5e3", -1500.0),
+        ("FLOAT", 4, b"0.1", 0.10000000149011612),
+        ("YEAR", 13, b"2020", 2020),
+        ("DATETIME", 12, b"2020-02-01", "2020-02-01 00:00:00"),
+        ("DECIMAL(5,2)", 246, b"5", "5.00"),
+    ]
+    columns = ", ".join(f"c{at} {declared}" for at, (declared, *_) in enumerate(wanted))
+    files.ddl(f"CREATE TABLE t (id INT PRIMARY KEY, {columns})", "every")
+    integer = TableInfo.from_dict(_table()).columns[0]
+    for number in range(2):
+        row = [
+            ("id", 3, number),
+            *((f"c{at}", tp, text if number else None) for at, (_, tp, text, _) in enumerate(wanted)),
+        ]
+        own = [
+            pbmessages.Column(name=name, tp=bytes([tp]), value=pbmessages.datum(integer, value)).SerializeToString()
+            for name, tp, value in row
+        ]
+        files.txn(pbmessages.Event(schema_name="every", table_name="t", tp=0, row=own))
+    files.end()
+    report = imported(files.folder, tmp_path / "root")
+    first, second = [list(values.values()) for _, _, values in changes_of(archive_of(tmp_path / "root", report))]
+    assert first == [0, *(None for _ in wanted)]
+    assert second == [1, *(value for *_, value in wanted)]
+
+
+def test_each_ddl_of_a_batch_may_have_another_statement(tmp_path: Path) -> None:
+    """A batch of tables is one DDL a table, all of one commit ts: one statement stands for one of them."""
+    files = Files(tmp_path / "files")
+    files.ddl("CREATE DATABASE every")
+    ts = Tso(files.tick())
+    for text in ("CREATE TABLE a (id INT PRIMARY KEY, v NO_TYPE)", "CREATE TABLE b (id INT PRIMARY KEY)"):
+        files.frames.append(framed(ddl_payload(ts, f"use `every`; {text};".encode())))
+    files.end()
+    with pytest.raises(ImportRefused, match="CREATE TABLE a ") as refused:
+        imported(files.folder, tmp_path / "root")
+    assert f"--ddl {ts}#1=STATEMENT" in refused.value.hint
+    for at in (DdlAt(ts), DdlAt(ts, 3)):
+        with pytest.raises(UsageError, match=f"--ddl {at}: 2 DDLs of the files were committed at") as wrong:
+            imported(files.folder, tmp_path / "root", instead={at: ""})
+        assert f"{ts}#1, {ts}#2" in wrong.value.hint
+    for statement, names in (("", ["b"]), ("CREATE TABLE every.a (id INT PRIMARY KEY)", ["a", "b"])):
+        root = tmp_path / f"root{len(names)}"
+        words = ["archive", "import", "--format", "pb", str(files.folder), "--archive", f"file://{root}", "--json"]
+        done = CliRunner().invoke(cli, [*words, "--ddl", f"{ts}#1={statement}"])
+        assert done.exit_code == 0, done.output
+        archive = Archive(FileStore(root), json.loads(done.stdout)["cluster_id"])
+        assert sorted(each.table.name for each in read_view(archive).timeline.tables_at(MAX_TSO)) == names
 
 
 # As mariadb-dump --no-data --skip-triggers --databases writes it, without most comments.
@@ -472,11 +612,21 @@ SET character_set_client = utf8mb4;
 def test_a_ddl_that_would_be_followed_wrongly_is_refused(tmp_path: Path) -> None:
     def ddl(text: str, db: str = "") -> FileDdl:
         said = f"use `{db}`; {text};" if db else f"{text};"
-        return FileDdl(commit_ts=START, text=said.encode(), place="binlog-0000000000000000, byte 7")
+        return FileDdl(at=DdlAt(START), text=said.encode(), place="binlog-0000000000000000, byte 7")
 
     with FileSchema.start(tmp_path / "shadow", "", {}) as schema:
         schema.apply(ddl("CREATE DATABASE every"))
         schema.apply(ddl("CREATE TABLE `T` (id INT PRIMARY KEY)", "every"))
+        for number, text in enumerate(
+            (
+                "CREATE TABLE ci{} (a CHAR(1)) COLLATE=utf8mb4_general_ci DEFAULT CHARSET=utf8mb4",
+                "CREATE TABLE ci{} (a CHAR(1)) CHARSET=utf8mb4 COMMENT='x' COLLATE=utf8mb4_general_ci",
+                "CREATE TABLE ci{} (a CHAR(1) CHARACTER SET utf8mb4 NOT NULL COLLATE utf8mb4_general_ci)",
+            )
+        ):
+            schema.apply(ddl(text.format(number), "every"))
+            assert schema.tables["every", f"ci{number}"].columns[0].type.collate == "utf8mb4_general_ci"
+        schema.apply(ddl("CREATE DATABASE ci COLLATE utf8mb4_general_ci CHARACTER SET utf8mb4"))
         for text, why in (
             ("CREATE TABLE t (id INT)", "it names no database"),
             ("USE elsewhere;\nCREATE TABLE t (id INT);\n", "no DDL made the database elsewhere"),
@@ -520,10 +670,10 @@ def test_the_rest_of_a_drop_of_several_tables_takes_none_that_was_made_again(tmp
     place, drop = "binlog-0000000000000000, byte 7", b"use `d`; DROP TABLE a, b;"
 
     def ddl(text: bytes, number: int) -> FileDdl:
-        return FileDdl(commit_ts=Tso(START + number), text=text, place=place)
+        return FileDdl(at=DdlAt(Tso(START + number)), text=text, place=place)
 
     begin = (b"CREATE DATABASE d;", b"use `d`; CREATE TABLE a (id INT);", b"use `d`; CREATE TABLE b (id INT);", drop)
-    for number, instead in enumerate(({}, {Tso(START + 5): ""}, {Tso(START + 5): "DROP TABLE d.a"})):
+    for number, instead in enumerate(({}, {DdlAt(Tso(START + 5)): ""}, {DdlAt(Tso(START + 5)): "DROP TABLE d.a"})):
         with FileSchema.start(tmp_path / str(number), "", instead) as schema:
             for at, text in enumerate(begin):
                 jobs = schema.apply(ddl(text, at))
@@ -531,7 +681,7 @@ def test_the_rest_of_a_drop_of_several_tables_takes_none_that_was_made_again(tmp
             schema.apply(ddl(begin[1], 4))
             if instead:
                 schema.apply(ddl(drop, 5))
-                assert (("d", "a") in schema.tables) is (instead[Tso(START + 5)] == "")
+                assert (("d", "a") in schema.tables) is (instead[DdlAt(Tso(START + 5))] == "")
                 continue
             with pytest.raises(ImportRefused, match=r"d\.a was made again .* is this the rest of it\?") as refused:
                 schema.apply(ddl(drop, 5))

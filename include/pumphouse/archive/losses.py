@@ -61,12 +61,12 @@ class Losses(Record):
         """What is missing, and not only may be: nobody restores over that without saying so."""
         return replace(self, unsynced=())
 
-    def above(self, after: Tso) -> Losses:
-        """What of it touches what lies above a moment; of a Pump without fsync nobody knows when."""
+    def above(self, after: Tso, upto: Tso = MAX_TSO) -> Losses:
+        """What of it touches (after, upto]; of a Pump without fsync nobody knows when."""
         return replace(
             self,
-            declared=tuple(each for each in self.declared if each.to_ts > after),
-            binlog_skipped=tuple(each for each in self.binlog_skipped if each.end > after),
+            declared=tuple(each for each in self.declared if each.to_ts > after and each.from_ts < upto),
+            binlog_skipped=tuple(each for each in self.binlog_skipped if each.end > after and each.start < upto),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -17,7 +18,9 @@ from pumphouse.progress import bar
 
 if TYPE_CHECKING:
     from pumphouse.file_import.run import ImportReport
+    from pumphouse.file_import.schema import DdlAt
 
+_DDL = re.compile(r"\s*(?P<ts>[0-9]+)(?:#(?P<number>[1-9][0-9]*))?\s*=(?P<statement>.*)", re.DOTALL)
 _MIB = 1 << 20
 
 
@@ -48,7 +51,8 @@ _MIB = 1 << 20
     "ddls",
     multiple=True,
     metavar="TS=STATEMENT",
-    help="Run STATEMENT in place of the DDL that was committed at TS; empty: it changes no table. Repeatable.",
+    help="Run STATEMENT in place of the DDL that was committed at TS; empty: it changes no table. TS#2 is the second "
+    "of several that were committed at TS. Repeatable.",
 )
 @click.option(
     "--transaction-mib",
@@ -109,14 +113,18 @@ def import_command(
         _print(report)
 
 
-def _instead(text: str) -> tuple[Tso, str]:
-    number, equals, statement = text.partition("=")
-    if not equals or not number.strip().isdigit():
-        raise UsageError(f"--ddl {text!r} is no TS=STATEMENT", hint="TS is the number in the refusal's hint")
-    return Tso(int(number)), statement
+def _instead(text: str) -> tuple[DdlAt, str]:
+    from pumphouse.file_import.schema import DdlAt
+
+    found = _DDL.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--ddl {text!r} is no TS=STATEMENT", hint="TS is what the refusal's hint has there")
+    return DdlAt(Tso(int(found["ts"])), int(found["number"] or 0)), found["statement"]
 
 
 def _print(report: ImportReport) -> None:
+    from pumphouse.commands.load import print_losses
+
     done = "begun" if report.begun else "extended" if report.windows else "nothing new for"
     click.echo(f"{done} the archive {report.url}: {report.files} files, {report.windows} windows written")
     click.echo(f"{report.transactions:,} transactions, {report.changes:,} row changes, {report.ddls:,} DDLs were taken")
@@ -125,5 +133,6 @@ def _print(report: ImportReport) -> None:
         click.echo(
             "  ! which rows the tables of --schema had is not known: changes can be read, and no moment be restored"
         )
+    print_losses(report.losses)
     root = report.url.rpartition("/")[0]
     click.echo(f"read it: pumphouse --set archive.cluster_id={report.cluster_id} archive ls --archive {root}")

@@ -87,7 +87,11 @@ class Extract:
     @property
     def losses(self) -> Losses:
         """What the archive lacks of it."""
-        return losses_of(self.view.windows, after=self.begin, upto=self.upto)
+        return self.lost(self.begin, self.upto)
+
+    def lost(self, after: Tso, upto: Tso) -> Losses:
+        """What the archive lacks of (after, upto] of it."""
+        return losses_of(self.view.windows, after=after, upto=upto)
 
     def encoded(
         self, form: Form[Any], after: Tso, upto: Tso, tell: Progress, table_ids: Sequence[int] | None = None

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from pumphouse.archive.document import dump, parse
+from pumphouse.archive.losses import Losses
 from pumphouse.codec.crc import crc32c_of
 from pumphouse.codec.jit import Bytes
 from pumphouse.errors import BadManifest, ManifestConflict, ObjectExists, StoreError, UsageError
@@ -63,6 +64,7 @@ class Note:
         changes: row changes in it.
         ddls: in it.
         table_ids: the tables that ``tables`` of the origin meant when it was written; () where it names none.
+        losses: what the archive was known to lack of the range when it was written.
     """
 
     origin: Origin
@@ -76,6 +78,7 @@ class Note:
     changes: int
     ddls: int
     table_ids: tuple[int, ...] = ()
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def key(self) -> str:
@@ -85,6 +88,9 @@ class Note:
     def to_json(self) -> bytes:
         """The document."""
         fields = asdict(self)
+        del fields["losses"]
+        if self.losses:  # notes of earlier releases have none
+            fields["losses"] = self.losses.to_dict()
         return dump(KIND, {**fields.pop("origin"), **fields, "from_ts": int(self.from_ts), "to_ts": int(self.to_ts)})
 
     @classmethod
@@ -111,6 +117,7 @@ def _note(data: dict[str, Any]) -> Note:
         from_ts=Tso(strict.integer(data["from_ts"])),
         to_ts=Tso(strict.integer(data["to_ts"])),
         table_ids=tuple(map(strict.integer, data["table_ids"])),
+        losses=Losses.from_dict(data["losses"]) if "losses" in data else Losses(),
         **counts,
     )
 
@@ -153,6 +160,7 @@ class PbFiles:
         folder: for the file that is being written.
         file_bytes: from so many on a file ends.
         told: told of each note when its file is there.
+        lost: what the archive lacks of a range.
     """
 
     def __init__(
@@ -165,9 +173,10 @@ class PbFiles:
         folder: Path,
         file_bytes: int,
         told: Callable[[Note], None],
+        lost: Callable[[Tso, Tso], Losses] = lambda *_: Losses(),
     ) -> None:
         self._store, self._origin, self._folder, self._file_bytes, self._told = store, origin, folder, file_bytes, told
-        self._table_ids, self._number, self._after = table_ids, number, after
+        self._table_ids, self._number, self._after, self._lost = table_ids, number, after, lost
         self._file: _File | None = None
 
     def add(self, part: Frames | Piece) -> None:
@@ -215,7 +224,7 @@ class PbFiles:
         note = Note(
             origin=self._origin, number=self._number, name=file_name(self._number, file.first), digest=digest,
             size=file.size, from_ts=self._after, to_ts=upto, transactions=file.transactions, changes=file.changes,
-            ddls=file.ddls, table_ids=self._table_ids,
+            ddls=file.ddls, table_ids=self._table_ids, losses=self._lost(self._after, upto),
         )  # fmt: skip
         # The note first: the file's name is no other run's from here on, whatever that run reads up to.
         self._claim(note)
@@ -228,7 +237,8 @@ class PbFiles:
         try:
             self._store.put_if_absent(note.key, note.to_json())
         except ObjectExists as error:
-            there = Note.from_json(note.key, self._store.get(note.key))
+            # A file that is made again keeps its note, whatever else the archive was found to lack since.
+            there = replace(Note.from_json(note.key, self._store.get(note.key)), losses=note.losses)
             if replace(there, digest="", size=0) == replace(note, digest="", size=0) and there != note:
                 raise StoreError(
                     f"file {note.number} of {self._store.url} would get other bytes than its note says: the archive "

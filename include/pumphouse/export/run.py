@@ -19,7 +19,7 @@ from pumphouse.loader.report import Progress, silent
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
-_OF_ALL = {"origin", "table_ids"}  # what the notes of a destination have in common
+_OF_ALL = {"origin", "table_ids", "losses"}  # what the notes of a destination have in common, or the report sums up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +166,7 @@ def _exported(extract: Extract, store: ObjectStore, origin: Origin, wanted: _Ran
     with tempfile.TemporaryDirectory(prefix="pumphouse-export-") as folder:
         files = PbFiles(
             store, origin, wanted.table_ids, wanted.number, wanted.after, Path(folder), wanted.file_bytes, notes.append,
+            extract.lost,
         )  # fmt: skip
         try:
             for each in extract.encoded(PbFrames(), wanted.after, wanted.upto, tell, wanted.table_ids):

@@ -6,20 +6,23 @@ the file and the byte. A Reparo takes a file that ends amid a frame for the end 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import pairwise
 from typing import NoReturn
 
 import numpy as np
 
+from pumphouse.archive.losses import Losses, together
 from pumphouse.codec.jit import Bytes, Ints, frozen
 from pumphouse.errors import BadRecord, ImportRefused, TornTail, UsageError
 from pumphouse.export.pbfiles import FILES, NOTES, Note
 from pumphouse.file_import import kernels
-from pumphouse.model.tso import show
+from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _READ_BYTES = 8 << 20
@@ -143,6 +146,11 @@ class Source:
         """Whether the first file is the first that its Drainer wrote."""
         return self.files[0].index == 0
 
+    def losses(self, after: Tso, upto: Tso) -> Losses:
+        """What the archive that was exported lacked of (after, upto], as the notes say."""
+        some = [each.losses for each in self.notes if each.to_ts > after and each.from_ts < upto]
+        return reduce(together, some, Losses()).above(after, upto)
+
     def blocks(self, most: int) -> Iterator[Block]:
         """All frames, each held against its checksum, once each.
 
@@ -153,7 +161,8 @@ class Source:
 
         Raises:
             BadRecord, TornTail: bytes are not what was written.
-            ImportRefused: a transaction is larger, or older than one before it and not that one again.
+            ImportRefused: a transaction is larger, or older than one before it and not that one again; or a file is not
+                the one that its note names. What stands before its last frames was given then.
         """
         before = _Before()
         for file in self.files:
@@ -171,7 +180,8 @@ class Source:
     def _of(self, file: File, most: int) -> Iterator[Block]:
         starts, lengths, commits, kinds = (np.empty(_FRAMES, np.int64) for _ in range(4))
         found = np.zeros(kernels.S_FIELDS, np.int64)
-        offset, want = 0, _READ_BYTES
+        offset, want, digest = 0, _READ_BYTES, hashlib.sha256()
+        note = next((each for each in self.notes if each.name == file.name), None)
         while offset < file.size:
             # What is written behind the size that the list tells of is not this run's.
             raw = self.store.get_range(file.name, offset, min(want, file.size - offset))
@@ -179,6 +189,13 @@ class Source:
             kernels.scan(data, 0, len(data), most, starts, lengths, commits, kinds, found)
             count, behind, why, size = map(int, found)
             if count:
+                digest.update(data[:behind].data)
+                if note is not None and offset + behind == file.size and digest.hexdigest() != note.digest:
+                    raise ImportRefused(
+                        f"{file.name} is not the file that {note.key} names: its bytes have another digest",
+                        hint="copy the whole folder again; is it another export's?",
+                        place=file.name,
+                    )
                 yield Block(
                     file, offset, data, starts[:count].copy(), lengths[:count].copy(), commits[:count].copy(),
                     kinds[:count] == kernels.DDL,

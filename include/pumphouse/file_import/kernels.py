@@ -338,8 +338,8 @@ def _put_moment(  # noqa: C901, PLR0911, PLR0912 - kept in one piece for speed
     if op == DATE:
         if pos != end:
             return BAD_TEXT
-    else:
-        if pos >= end or data[pos] != 32:
+    elif pos < end:  # else it is a default without a clock: midnight
+        if data[pos] != 32:
             return BAD_TEXT
         seconds, micro = _clock(data, pos + 1, end, 2, fsp)
         if seconds < 0:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import math
+import re
 import zoneinfo
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.codec.datum import COMPACT, JSON, NULL, Kind, kind_of, read_datum
+from pumphouse.codec.datum import COMPACT, JSON, NULL, Kind, encode_value, kind_of, read_datum
 from pumphouse.codec.jit import Bytes, Ints, frozen
 from pumphouse.codec.json import encode_json
 from pumphouse.codec.row import key_parts
@@ -18,7 +21,7 @@ from pumphouse.codec.time import fsp_of
 from pumphouse.errors import BadRecord, CodecError, ConfigError, ImportRefused
 from pumphouse.file_import import kernels
 from pumphouse.file_import.files import Block
-from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
+from pumphouse.model.table import ColumnInfo, FieldType, MysqlType, TableInfo
 from pumphouse.model.tso import show
 
 _EVENTS, _COLUMNS = 1 << 15, 1 << 17
@@ -37,6 +40,14 @@ _WHY = {
     kernels.TWO_TIMES: "is two times in the zone (--time-zone): its clocks went back over it",
     kernels.NO_KEY: "is NULL or missing in the primary key",
 }
+# Kinds whose values may stand there as text: a Drainer gives a column that an inserted row lacks its default, and the
+# schema has that as text.
+_NUMBERS = {
+    Kind.INT: (re.compile(rb"[+-]?[0-9]{1,20}"), int), Kind.UINT: (re.compile(rb"\+?[0-9]{1,20}"), int),
+    **dict.fromkeys(
+        (Kind.FLOAT, Kind.DOUBLE), (re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?"), float)
+    ),
+}  # fmt: skip
 _WORDS = ("insert", "update", "delete")
 _YEARS = 1970, 2039  # of TIMESTAMPs
 
@@ -88,6 +99,7 @@ class _Shape:
     handle: int
     keys: int
     json: tuple[int, ...]
+    numbers: tuple[tuple[int, FieldType], ...]
     name: str
     columns: tuple[str, ...]
 
@@ -156,6 +168,9 @@ class RowReader:
         table[:, kernels.T_HANDLE] = [each.handle for each in shapes]
         table[:, kernels.T_KEYS] = [each.keys for each in shapes]
         count = kernels.encode(data, events, columns, of, table, plans, self._zone, images, rows, failed)
+        if count == kernels.BAD_TYPE:
+            data = _with_numbers(data, events, columns, shapes, of)
+            count = kernels.encode(data, events, columns, of, table, plans, self._zone, images, rows, failed)
         if count < 0:
             event, column = map(int, failed)
             shape = shapes[int(of[event])]
@@ -256,7 +271,11 @@ class RowReader:
             raise self._refused(block, first, event, f"it lacks {called}.{lacking[0]}")
         handle = kernels.INTEGER if info.pk_is_handle else kernels.COMMON if info.is_common_handle else kernels.HIDDEN
         json = tuple(np.flatnonzero(plans[:, kernels.P_OP] == kernels.JSON).tolist())
-        return _Shape(plans, info.id, handle, len(parts), json, called, names)
+        types = [known[name.lower()].type for name in names]
+        numbers = tuple(
+            (at, each) for at, each in enumerate(types) if kind_of(each) in _NUMBERS and each.tp != MysqlType.BIT
+        )
+        return _Shape(plans, info.id, handle, len(parts), json, numbers, called, names)
 
     def _plan(self, block: Block, first: int, event: Ints, plan: Ints, column: ColumnInfo, called: str) -> None:
         kind, field = kind_of(column.type), column.type
@@ -316,6 +335,35 @@ class RowReader:
             "DDL that is given instead (--ddl) say something else?",
             place=place,
         )  # fmt: skip
+
+
+def _with_numbers(data: Bytes, events: Ints, columns: Ints, shapes: Sequence[_Shape], of: Ints) -> Bytes:
+    """The data, with the value of each number that is text behind it, where the columns point then."""
+    made, end = [data], len(data)
+    for number, shape in enumerate(shapes):
+        first = events[of == number, kernels.E_FIRST]
+        for column, field in shape.numbers:
+            for place, size in ((kernels.C_OLD, kernels.C_OLD_LEN), (kernels.C_NEW, kernels.C_NEW_LEN)):
+                own = first + column
+                own = own[columns[own, size] > 0]
+                for at in own[data[columns[own, place]] == COMPACT].tolist():
+                    value = _number(data[columns[at, place] :][: columns[at, size]].tobytes(), field)
+                    made.append(np.frombuffer(value, np.uint8))
+                    columns[at, place], columns[at, size] = end, len(value)
+                    end += len(value)
+    return frozen(np.concatenate(made))
+
+
+def _number(raw: bytes, field: FieldType) -> bytes:
+    """The datum of a number that stands there as text; of other text that text, which is refused."""
+    written, read = _NUMBERS[kind_of(field)]
+    with contextlib.suppress(CodecError):
+        (_, text), end = read_datum(raw, 0)
+        # A year of two digits gets its century by rules of the server.
+        whole = end == len(raw) and (field.tp != MysqlType.YEAR or end == 6)
+        if whole and isinstance(text, bytes) and written.fullmatch(text) and math.isfinite(value := read(text)):
+            return encode_value(field, value)
+    return raw
 
 
 def _document(raw: bytes) -> bytes:

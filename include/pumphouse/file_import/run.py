@@ -12,7 +12,9 @@ import hashlib
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,11 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseTable
 from pumphouse.archive.ddl import ArchivedJob, read_jobs, write_jobs
+from pumphouse.archive.document import dump
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.indexing import extend_index
-from pumphouse.archive.manifest import LastBinlog, Manifest, PumpEntry
+from pumphouse.archive.losses import Losses, losses_of
+from pumphouse.archive.manifest import Declaration, LastBinlog, Manifest, PumpEntry
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.codec.payload import make_commit, make_prewrite, merge
@@ -34,7 +38,7 @@ from pumphouse.codec.wire import read_field
 from pumphouse.errors import ImportRefused, ManifestConflict, UsageError
 from pumphouse.file_import.files import Block, Source
 from pumphouse.file_import.rows import RowReader, runs_of, zone_table
-from pumphouse.file_import.schema import FileDdl, FileSchema, timed
+from pumphouse.file_import.schema import DdlAt, FileDdl, FileSchema, timed
 from pumphouse.loader.report import Progress
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, show
@@ -58,18 +62,33 @@ class Given:
         schema: statements that make the schema before them; '' = none.
         empty: its tables had no rows then.
         time_zone: of TIMESTAMPs in them; '' = not known.
-        instead: commit ts of a DDL -> the statement that runs in its place.
+        instead: statements that run in place of the files' DDLs.
     """
 
     schema: str = ""
     empty: bool = False
     time_zone: str = ""
-    instead: Mapping[Tso, str]
+    instead: Mapping[DdlAt, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What a run did. ``begun``: whether the archive is new; ``after``, ``upto``: what it covers now."""
+    """What a run did.
+
+    Args:
+        url: of the archive.
+        cluster_id: of the archive.
+        begun: whether it is new.
+        after: what it holds begins behind this.
+        upto: and goes up to here.
+        files: in the source.
+        windows: that this run wrote; so the others.
+        transactions: of rows.
+        changes: of rows.
+        ddls: statements.
+        base: whether moments can be restored.
+        losses: what the archive that was exported lacked, and so this one does.
+    """
 
     url: str
     cluster_id: int
@@ -82,10 +101,13 @@ class ImportReport:
     changes: int
     ddls: int
     base: bool
+    losses: Losses = field(default_factory=Losses)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        found = asdict(self)
+        losses = found.pop("losses")
+        return {**found, **losses}
 
 
 def import_pb(
@@ -137,10 +159,11 @@ def import_pb(
         run = _Run(archive, files, schema, given, settings, window_bytes, Tso(last), beginning)
         opened.callback(run.close)
         run.run(most, tell)
+    after, upto = archive.genesis().ts, archive.end()
     return ImportReport(
-        url=archive.url, cluster_id=archive.cluster_id, begun=run.begun, after=archive.genesis().ts, upto=archive.end(),
+        url=archive.url, cluster_id=archive.cluster_id, begun=run.begun, after=after, upto=upto,
         files=len(files.files), windows=run.windows, transactions=run.transactions, changes=run.changes, ddls=run.ddls,
-        base=archive.genesis().base is not None,
+        base=archive.genesis().base is not None, losses=losses_of(archive.windows(), after=after, upto=upto),
     )  # fmt: skip
 
 
@@ -153,11 +176,11 @@ def _with_zone(given: Given) -> Given:
     return replace(given, time_zone="UTC")
 
 
-def _entry(reached: Tso, last: LastBinlog | None, zone: str) -> PumpEntry:
+def _entry(reached: Tso, last: LastBinlog | None, zone: str, *, sync_log: bool = True) -> PumpEntry:
     """The files as a Pump that is gone and held everything. What would be its incarnation is their zone."""
     return PumpEntry(
         node_id=NODE, incarnation=zone, start_count=0, state="gone", reached=reached, drained=True, batch=False,
-        last=last,
+        last=last, sync_log=sync_log,
     )  # fmt: skip
 
 
@@ -302,11 +325,11 @@ class _Run:
 
     def _take(self, block: Block, first: int, last: int, *, ddl: bool) -> None:
         commits = block.commit_ts
-        if self._waiting and not (ddl and int(commits[first]) == self._waiting[0].commit_ts):
+        if self._waiting and not (ddl and int(commits[first]) == self._waiting[0].at.commit_ts):
             self._apply_waiting()
         if ddl:
             self._waiting += [
-                FileDdl(commit_ts=Tso(int(commits[at])), text=_ddl_text(block, at), place=block.place(at))
+                FileDdl(at=DdlAt(Tso(int(commits[at]))), text=_ddl_text(block, at), place=block.place(at))
                 for at in range(first, last)
             ]
             self._note(block, last - 1, first)
@@ -348,12 +371,20 @@ class _Run:
         some, self._waiting = self._waiting, []
         if not some:
             return
-        ts, place = some[0].commit_ts, some[0].place
+        ts, place = some[0].at.commit_ts, some[0].place
+        if len(some) > 1:
+            some = [replace(each, at=DdlAt(ts, number)) for number, each in enumerate(some, 1)]
         self._require_met(ts)
-        if self._instead and self._instead[0] == ts:
-            self._instead.popleft()
+        while self._instead and self._instead[0].commit_ts == ts:
+            given = self._instead.popleft()
+            if given not in {each.at for each in some}:
+                raise UsageError(
+                    f"--ddl {given}: {len(some)} DDLs of the files were committed at {show(ts)}",
+                    hint=f"give a --ddl for each that needs one, of {', '.join(str(each.at) for each in some)}",
+                )
         raws = [raw for each in some for raw in self._schema.apply(each)]
-        jobs = timed(raws, ts, self._at, place)
+        # What the archive holds already ends where an export ended, which may be above the last frame.
+        jobs = timed(raws, ts, max(self._at, self._end) if ts > self._end else self._at, place)
         self._at = ts
         self._reader.renew(self._schema.tables, self._schema.version)
         had = []
@@ -377,9 +408,9 @@ class _Run:
 
     def _require_met(self, below: int) -> None:
         """No statement waits for a DDL that did not come: who gave it meant another one."""
-        if self._instead and self._instead[0] < below:
+        if self._instead and self._instead[0].commit_ts < below:
             raise UsageError(
-                f"--ddl {self._instead[0]}: no DDL of the files was committed at {show(self._instead[0])}",
+                f"--ddl {self._instead[0]}: no DDL of the files was committed at {show(self._instead[0].commit_ts)}",
                 hint="TS is the number that the refusal of a DDL names behind --ddl",
             )
 
@@ -428,6 +459,8 @@ class _Run:
         else:
             manifest = self._archive.last()
             last = None if manifest is None else manifest.pumps[0].last
+        losses = self._files.losses(start, end)
+        declared = tuple(_declare(store, losses.declared))
         stored = self._archive.publish(
             Manifest(
                 cluster_id=self._archive.cluster_id,
@@ -437,15 +470,30 @@ class _Run:
                 end=end,
                 fence=Tso(self._planned + 1),
                 previous=self._digest,
-                pumps=(_entry(end, last, self._zone),),
+                binlog_skipped=bool(losses.binlog_skipped) or None,
+                pumps=(_entry(end, last, self._zone, sync_log=not losses.unsynced),),
                 segments=segments,
                 ddl=ddl,
+                declared=declared,
             )
         )
         extend_index(self._archive)
         log.info("window_imported", start=int(start), end=int(end), transactions=self.transactions)
         self._end, self._digest, self._bytes, self._last, self._jobs = stored.end, stored.sha256, 0, None, []
         self.windows += 1
+
+
+def _declare(store: ObjectStore, losses: Iterable[Declaration]) -> list[Declaration]:
+    """What a manifest lists stands in declared/ as well: of one range of a Pump one, with all reasons."""
+    found: dict[str, Declaration] = {}
+    for each in losses:
+        key = layout.extended_key(each.node_id, each.from_ts, each.to_ts)
+        before = found.get(key)
+        found[key] = each if before is None else replace(before, reason=f"{before.reason}; {each.reason}")
+    for key, each in found.items():
+        data = dump(Declaration.KIND, each.to_dict())
+        put_once(store, key, data, partial(eq, data))
+    return list(found.values())
 
 
 def _not_above(commits: Any, at: int) -> int | None:

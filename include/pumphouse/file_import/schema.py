@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.capture.ddl import Schema
@@ -34,8 +34,9 @@ _COLLATIONS = {
     name: f"{name}_bin" for name in ("utf8mb4", "utf8", "utf8mb3", "latin1", "ascii")
 }  # fmt: skip
 _CHARSET = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/
-    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)""",
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/ | (?:\#|--(?!\S))[^\n]*
+    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)
+    | (?P<collate>\bCOLLATE\b) | (?P<mark>[(),])""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 # Where a statement ends, and what has a ; that is no end.
@@ -75,20 +76,50 @@ def dropped(text: str, db: str) -> list[tuple[str, ...]]:
 
 
 def as_tidb_reads(text: str) -> str:
-    """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another."""
+    """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another.
 
-    def named(found: re.Match[str]) -> str:
-        collation = _COLLATIONS.get((found["name"] or "").lower())
-        return f"{found[0]} COLLATE {collation}" if collation else found[0]
+    It is not alone where a column, or the options of a table or a database, name a collation anywhere.
+    """
+    # Of an ALTER a comma parts two changes; of a CREATE, outside of all parentheses, two options of one thing.
+    alters = re.match(r"ALTER\b", _LEAD.sub("", text), re.IGNORECASE)
+    things, count = [0], 0
+    named: list[tuple[int, str, int]] = []
+    collated = set[int]()
+    for each in _CHARSET.finditer(text):
+        if each["mark"] == "(":
+            things.append(count := count + 1)
+        elif each["mark"] == ")":
+            del things[max(len(things) - 1, 1) :]
+        elif each["mark"] and (alters or len(things) > 1):
+            things[-1] = count = count + 1
+        elif each["collate"]:
+            collated.add(things[-1])
+        elif collation := _COLLATIONS.get((each["name"] or "").lower()):
+            named.append((each.end(), collation, things[-1]))
+    for end, collation, thing in reversed(named):
+        if thing not in collated:
+            text = f"{text[:end]} COLLATE {collation}{text[end:]}"
+    return text
 
-    return _CHARSET.sub(named, text)
+
+class DdlAt(NamedTuple):
+    """Which DDL of the files: when it was committed, and its place among those of that time, from 1 (0 = it is alone).
+
+    A batch of tables is one DDL a table, all of one commit ts.
+    """
+
+    commit_ts: Tso
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.commit_ts}#{self.number}" if self.number else f"{self.commit_ts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDdl:
     """One DDL of a file."""
 
-    commit_ts: Tso
+    at: DdlAt
     text: bytes
     place: str  # for people
 
@@ -99,17 +130,17 @@ class FileSchema(AbstractContextManager["FileSchema"]):
 
     Args:
         schema: the shadow, and the history so far.
-        instead: commit ts -> a statement that runs in place of the file's.
+        instead: statements that run in place of the files'.
         _owed: texts of a DROP of several tables -> how often TiDB writes it yet, once for each of its tables.
     """
 
     schema: Schema
-    instead: Mapping[Tso, str]
+    instead: Mapping[DdlAt, str]
     _tables: dict[tuple[str, str], TableInfo] | None = field(default=None)
     _owed: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, folder: Path, program: str, instead: Mapping[Tso, str]) -> Self:
+    def start(cls, folder: Path, program: str, instead: Mapping[DdlAt, str]) -> Self:
         """Start the shadow, empty; ConfigError."""
         shadow = Shadow.start(folder, StoredSchema(server=kind_of_program(program)), program)
         # A TiDB writes the rows that its foreign keys change.
@@ -149,7 +180,7 @@ class FileSchema(AbstractContextManager["FileSchema"]):
                 continue
             where = f"{place}, statement {number + 1}"
             found += self._applied(
-                db, said, at, where, zone=_UTC, flags=_AS_DUMPED,
+                db, said, DdlAt(at), where, zone=_UTC, flags=_AS_DUMPED,
                 hint="write it as a MariaDB takes it, behind CREATE DATABASE and USE",
             )  # fmt: skip
         for raw in found:
@@ -167,26 +198,24 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         again = self._owed.get(ddl.text, 0)
         if again:
             self._owed[ddl.text] = again - 1
-        if ddl.commit_ts in self.instead:
-            said, zone = self.instead[ddl.commit_ts].strip().rstrip(";"), _UTC
+        if ddl.at in self.instead:
+            said, zone = self.instead[ddl.at].strip().rstrip(";"), _UTC
             if not said:
                 return []
         elif again:
             if made := self._left(said, db):
                 why = f"{made[0]} was made again behind the same DROP of several tables: is this the rest of it?"
-                hint = (
-                    f"if it is: --ddl {ddl.commit_ts}=  Else give the statement itself: --ddl {ddl.commit_ts}=STATEMENT"
-                )
-                raise self._refused(ddl.place, said, ddl.commit_ts, why, hint)
+                hint = f"if it is: --ddl {ddl.at}=  Else give the statement itself: --ddl {ddl.at}=STATEMENT"
+                raise self._refused(ddl.place, said, ddl.at, why, hint)
             return []
-        found = self._applied(db, said, ddl.commit_ts, ddl.place, zone=zone)
+        found = self._applied(db, said, ddl.at, ddl.place, zone=zone)
         for raw in found:
             if raw.get("had_rows"):
                 name = f"{raw['schema_name']}.{raw['table_name']}"
-                raise self._refused(ddl.place, said, ddl.commit_ts, f"what rows of {name} are behind it is not known")
+                raise self._refused(ddl.place, said, ddl.at, f"what rows of {name} are behind it is not known")
         if left := self._left(said, db):
             why = f"{left[0]} is still there: it was created with other capitals, which this server takes for another"
-            raise self._refused(ddl.place, said, ddl.commit_ts, why)
+            raise self._refused(ddl.place, said, ddl.at, why)
         if len(dropped(said, db)) > 1:
             self._owed[ddl.text] = len(found) - 1
         if len(found) == 1:
@@ -206,7 +235,7 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         return {(db.lower(),) for db in self._databases()} | {(db.lower(), name.lower()) for db, name in self.tables}
 
     def _applied(
-        self, db: str, text: str, at: Tso, place: str, *, zone: str, flags: int | None = None, hint: str = ""
+        self, db: str, text: str, at: DdlAt, place: str, *, zone: str, flags: int | None = None, hint: str = ""
     ) -> list[Raw]:
         query = Query(
             text=as_tidb_reads(text.rstrip("; \t\r\n")).encode(), schema=db, before=0, sql_mode=0, client_collation=45,
@@ -228,7 +257,7 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         return jobs
 
     @staticmethod
-    def _refused(place: str, text: str, at: Tso, why: str, hint: str = "") -> ImportRefused:
+    def _refused(place: str, text: str, at: DdlAt, why: str, hint: str = "") -> ImportRefused:
         return ImportRefused(
             f"{place}: the DDL {text[:300]!r} cannot be followed: {why}",
             hint=hint
@@ -242,13 +271,14 @@ def timed(jobs: list[Raw], commit_ts: Tso, after: Tso, place: str) -> list[Archi
     """Jobs of one commit ts with times of their own, the last at it and the others just below.
 
     Raises:
-        ImportRefused: something else of the files has one of these times.
+        ImportRefused: something else of the files, or a window that has ended, has one of these times.
     """
     first = commit_ts - len(jobs) + 1
     if jobs and first <= after:
         raise ImportRefused(
-            f"{place}: the DDL becomes {len(jobs)} jobs, and {first - 1} to {after} is taken by what stands before it",
-            hint="give it as one statement of one change each (--ddl)",
+            f"{place}: the DDL becomes {len(jobs)} jobs, and {first} to {after} is taken by what stands before it",
+            hint="did an export end just before it, and was it imported by itself? Import all files at once, into "
+            "another place (--archive URL). Else give the DDL as one statement of one change each (--ddl)",
             place=place,
         )
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import random
 import tracemalloc
 from collections import Counter, defaultdict
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from pumphouse.archive.expire import Ages, expire
+from pumphouse.archive.losses import Losses
 from pumphouse.archive.manifest import AcceptedCommit, Declaration
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.retention import Policy
@@ -36,7 +38,7 @@ from pumphouse.errors import (
 )
 from pumphouse.export import encode
 from pumphouse.export.encode import Encoder
-from pumphouse.export.pbfiles import Note, Origin, PbFiles
+from pumphouse.export.pbfiles import Note, Origin, PbFiles, read_notes
 from pumphouse.export.pbframes import PbFrames
 from pumphouse.export.run import ExportReport, export_pb
 from pumphouse.export.transactions import merged
@@ -717,6 +719,14 @@ def test_what_the_files_lack_is_said_by_every_run_and_so_is_what_reparo_refuses(
         told = [each.node_id for each in report.losses.declared]
         assert told == (["pump-9", "pump-8"] if report.upto == middle else ["pump-9", "pump-8", "pump-7"])
         assert [each.action for each in report.refused] == ["MODIFY_SCHEMA_CHARSET"]
+    first, second = read_notes(FileStore(out), Origin(cluster_id=source.cluster_id, archive_id="main"))
+    assert [[each.node_id for each in note.losses.declared] for note in (first, second)] == [
+        ["pump-9", "pump-8"],
+        ["pump-7"],
+    ]
+    assert "losses" not in json.loads(dataclasses.replace(first, losses=Losses()).to_json())
+    (out / first.name).unlink()
+    assert [each.name for each in export(source, out).notes] == [first.name]  # beside its note, as that stands
 
 
 def test_an_end_that_the_archive_has_not_reached_is_refused(source: MadeSource, out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ import numpy as np
 import pytest
 
 from pumphouse.errors import BadRecord, BinlogError, CorruptionError, ImportRefused, TornTail, UsageError
-from pumphouse.export.pbfiles import file_name
+from pumphouse.export.pbfiles import NOTES, Note, Origin, file_name
 from pumphouse.export.pbframes import ddl_payload, framed
 from pumphouse.file_import import files, kernels
 from pumphouse.file_import.files import Source
 from pumphouse.file_import.rows import zone_table
 from pumphouse.file_import.schema import as_tidb_reads, dropped, parted
-from pumphouse.model.tso import compose
+from pumphouse.model.tso import Tso, compose
 from pumphouse.objectstore.file import FileStore
 
 pytestmark = pytest.mark.row("A6")
@@ -84,6 +85,25 @@ def test_each_changed_byte_is_found(tmp_path: Path) -> None:
         with pytest.raises((CorruptionError, ImportRefused)) as error:
             read(tmp_path)
         assert path.name in error.value.message
+
+
+def test_a_file_of_another_export_is_none_of_its_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = payloads(3)
+    path = put(tmp_path, 0, some)
+    data = path.read_bytes()
+    note = Note(
+        origin=Origin(cluster_id=1, archive_id="a"), number=0, name=path.name, digest=hashlib.sha256(data).hexdigest(),
+        size=len(data), from_ts=Tso(START - 1), to_ts=Tso(START + (3 << 18)), transactions=0, changes=0, ddls=3,
+    )  # fmt: skip
+    (tmp_path / NOTES).mkdir()
+    (tmp_path / note.key).write_bytes(note.to_json())
+    for size in (13, 1 << 20):
+        monkeypatch.setattr(files, "_READ_BYTES", size)
+        assert read(tmp_path) == some
+        path.write_bytes(data.replace(framed(some[1]), framed(some[1].replace(b"t1", b"u1"))))
+        with pytest.raises(ImportRefused, match=f"{path.name} is not the file that {note.key} names"):
+            read(tmp_path)
+        path.write_bytes(data)
 
 
 def test_files_that_are_missing_twice_there_packed_or_elsewhere_are_named(tmp_path: Path) -> None:
@@ -201,6 +221,29 @@ def test_the_zone_says_when_a_local_time_was_or_that_it_was_twice_or_never() -> 
         ("CREATE DATABASE d DEFAULT CHARACTER SET = latin1", "CREATE DATABASE d DEFAULT CHARACTER SET = latin1 COLLATE latin1_bin"),
         ("CREATE TABLE t (a INT COMMENT 'CHARSET utf8mb4', `charset utf8` INT /* CHARSET utf8 */)", None),
         ("CREATE TABLE t (a INT) CHARSET=gbk", None),
+        ("CREATE TABLE t (a INT) COLLATE=utf8mb4_general_ci DEFAULT CHARSET=utf8mb4", None),
+        ("CREATE TABLE t (a INT) CHARSET=utf8mb4, COMMENT='x', COLLATE=utf8mb4_general_ci", None),
+        ("CREATE TABLE t (a CHAR(1) CHARACTER SET utf8mb4 NOT NULL COLLATE utf8mb4_general_ci)", None),
+        ("CREATE DATABASE d COLLATE utf8mb4_general_ci CHARACTER SET utf8mb4", None),
+        (
+            "CREATE TABLE t (a CHAR(1) CHARSET latin1, b CHAR(1) COLLATE utf8_bin) CHARSET=utf8mb4 -- (\n",
+            ("CREATE TABLE t (a CHAR(1) CHARSET latin1 COLLATE latin1_bin, b CHAR(1) COLLATE utf8_bin) "
+            "CHARSET=utf8mb4 COLLATE utf8mb4_bin -- (\n"),
+        ),
+        (
+            "CREATE TABLE t (a CHAR(1) CHARSET latin1) CHARSET=utf8mb4 COMMENT 'x' COLLATE=utf8mb4_general_ci",
+            ("CREATE TABLE t (a CHAR(1) CHARSET latin1 COLLATE latin1_bin) CHARSET=utf8mb4 COMMENT 'x' "
+            "COLLATE=utf8mb4_general_ci"),
+        ),
+        (
+            "/* x */ ALTER TABLE t ADD a CHAR(1) CHARSET latin1, ADD b CHAR(1) COLLATE utf8_bin",
+            "/* x */ ALTER TABLE t ADD a CHAR(1) CHARSET latin1 COLLATE latin1_bin, ADD b CHAR(1) COLLATE utf8_bin",
+        ),
+        (
+            "CREATE TABLE t (a INT CHECK (x COLLATE utf8_bin = 1), b CHAR(1) CHARSET utf8 AS (c COLLATE utf8_bin)))",
+            ("CREATE TABLE t (a INT CHECK (x COLLATE utf8_bin = 1), b CHAR(1) CHARSET utf8 COLLATE utf8_bin "
+            "AS (c COLLATE utf8_bin)))"),
+        ),
     ],
 )  # fmt: skip
 def test_a_character_set_alone_has_the_collation_of_tidb(text: str, read_as: str | None) -> None:
