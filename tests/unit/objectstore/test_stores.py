@@ -1,6 +1,8 @@
 """What every object store does; `make test-s3 S3_ENDPOINT=…` asks a server of yours."""
 
+import errno
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -118,6 +120,59 @@ def test_a_list_is_sorted_and_knows_prefixes_that_end_inside_a_name(store):
     assert [each.key for each in PrefixStore(store, "w/").list("", after="2")] == ["2.json", "sub/3"]
     store.delete("w/1.json")
     assert [each.key for each in store.list("w/1")] == ["w/10.json"]
+
+
+UNREADABLE = [
+    (errno.EMFILE, StoreUnavailable, "Too many open files"),
+    (errno.EIO, StoreUnavailable, "Input/output error"),
+    (errno.ESTALE, StoreUnavailable, "Stale file handle"),
+    (errno.EACCES, StoreError, "as that user"),
+]
+
+
+@pytest.mark.row("A1", "O5")
+@pytest.mark.parametrize(("number", "kind", "says"), UNREADABLE)
+def test_a_folder_that_cannot_be_read_ends_the_listing_and_is_named(tmp_path, monkeypatch, number, kind, says):
+    store, scandir, stat = FileStore(tmp_path), os.scandir, os.stat
+    for key in ("a/1", "b/1", "b/x/1", "c/1"):
+        store.put(key, b"rows")
+
+    def broken(real, name):
+        def call(path, *more, **named):
+            if str(path) == str(tmp_path / name):
+                raise OSError(number, os.strerror(number), path)
+            return real(path, *more, **named)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", broken(scandir, "b"))
+    for prefix in ("", "b/"):
+        with pytest.raises(kind, match=f"/b: .*{says}") as told:
+            list(store.list(prefix))
+        assert told.value.retryable == (kind is StoreUnavailable)
+    with pytest.raises(kind, match="/b/"):
+        list(store.folders("b/"))
+    assert [each.key for each in store.list("a/")] == ["a/1"]
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "stat", broken(stat, "b/1"))
+    with pytest.raises(kind, match=f"/b/1: .*{says}"):
+        list(store.list("b/"))
+
+
+@pytest.mark.row("A1")
+def test_what_is_deleted_while_it_is_listed_is_passed_over(tmp_path, monkeypatch):
+    store, scandir = FileStore(tmp_path), os.scandir
+    for key in ("a/1", "b/1", "c/1"):
+        store.put(key, b"rows")
+
+    def late(path):
+        if str(path).endswith("/b"):
+            shutil.rmtree(tmp_path / "b")
+            (tmp_path / "c" / "1").unlink()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert [each.key for each in store.list("")] == ["a/1"]
 
 
 @pytest.mark.row("A1", "O5")
