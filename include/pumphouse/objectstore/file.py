@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs, write_atomic
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.objectstore.base import ObjectInfo, check_file, check_key
 
 _COPY_BYTES = 1 << 20
 # A disk, a server of files or a limit that may do it again.
@@ -62,6 +62,7 @@ class FileStore:
     def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:  # noqa: ARG002
         """Copy a local file in, or move it where it lies on the same file system; the object appears whole."""
         target = self._path(key)
+        check_file(path, f"{self.url}/{key}")
         with self._errors(key, writes=True):
             _make_parent(target)
             if move and path.stat().st_dev == target.parent.stat().st_dev:
