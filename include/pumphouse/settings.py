@@ -45,7 +45,8 @@ _SHORTEST_TOKEN = 16
 class Section(BaseModel):
     """Base of all sections: frozen, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A value may be a secret: it is not shown by pydantic either, in a traceback, say.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _names(value: Any) -> Any:
@@ -941,7 +942,7 @@ class Settings(Section):
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
     airflow: AirflowSettings = AirflowSettings()
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     @field_validator("targets")
     @classmethod
@@ -1019,14 +1020,14 @@ class Settings(Section):
             path: the file.
             overrides: from the command line.
             file_values: of another file than ours; they beat it.
-            environment: of other variables than ours; they beat them.
+            environment: of other variables than ours, or of connections; they beat them.
         """
         source = settings_file(path)
         data, ours = _file_values(path), _environment()
-        for layer in (file_values, ours, environment, overrides):
-            for name, value in (layer or {}).items():
-                section, _, field = name.partition(".")
-                _set(data, section, field, value)
+        for layer in (file_values, ours, environment):
+            _take(data, layer)
+        _require_two_places(data.get("archive"))
+        _take(data, overrides)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -1039,9 +1040,7 @@ class Settings(Section):
         A wrong value of another section then stops the tasks alone, which read all settings.
         """
         data = {name: value for name, value in _file_values(path).items() if name in sections}
-        for name, value in (_environment(sections) | dict(overrides or {})).items():
-            section, _, field = name.partition(".")
-            _set(data, section, field, value)
+        _take(data, _environment(sections) | dict(overrides or {}))
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -1056,11 +1055,14 @@ def settings_file(path: Path | None = None) -> Path:
 def _file_values(path: Path | None) -> dict[str, Any]:
     source = settings_file(path)
     named = os.environ.get(ENV_PREFIX + "CONFIG")
-    if source.exists():
-        try:
-            return tomllib.loads(source.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
+    try:
+        if source.exists():
+            # TOML is UTF-8 whatever the locale is; an editor may have put a mark before it.
+            return tomllib.loads(source.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}", path=str(source)) from error
+    except ValueError as error:  # of TOML, or of UTF-8
+        raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
     if path is not None or named:
         hint = "" if path is not None else f"the variable {ENV_PREFIX}CONFIG names it"
         raise ConfigError(f"there is no settings file {source}", hint=hint, path=str(source))
@@ -1100,7 +1102,7 @@ def _is_secret(section: str, field: str) -> bool:
 
 def _secret_in(path: str, name: str) -> str:
     try:
-        return Path(path).read_text().rstrip("\n")
+        return Path(path).read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name} names {path}, which cannot be read: {error}", name=name, path=path) from error
 
@@ -1117,6 +1119,29 @@ def _refuse_one_underscore(name: str) -> None:
                 hint=f"two underscores between section and name: {ENV_PREFIX}{section.upper()}__{near[0].upper()}",
                 name=name,
             )
+
+
+def _require_two_places(archive: Any) -> None:
+    """ConfigError where archive and copy have one URL, and the copy an access of its own.
+
+    ``s3`` tells the two apart by the URL alone: every command would go to the copy's server in the archive's stead. A
+    command line may name the copy's URL as its archive.
+    """
+    if isinstance(archive, dict) and archive.get("copy_s3_region"):
+        root, copy = (str(archive.get(name, "")).rstrip("/") for name in ("root", "copy_root"))
+        if root and root == copy:
+            raise ConfigError(
+                "archive.copy_root is the same URL as archive.root: nothing else tells the two servers apart",
+                hint="give the copy another bucket or prefix; or, where the copy became the archive, write its access "
+                "as archive.s3_… and take archive.copy_… away",
+            )
+
+
+def _take(data: dict[str, Any], layer: Mapping[str, Any] | None) -> None:
+    """Set ``section.name`` -> value."""
+    for name, value in (layer or {}).items():
+        section, _, field = name.partition(".")
+        _set(data, section, field, value)
 
 
 def _set(data: dict[str, Any], section: str, field: str, value: Any) -> None:

@@ -359,15 +359,15 @@ def settings_from(
             if kafka != KAFKA:
                 raise
     if downstream is None:
-        return Settings.read(path, found)
-    named = downstream in Settings.read(path, found).targets
+        return Settings.read(path, environment=found)
+    named = downstream in Settings.read(path, environment=found).targets
     hook = DownstreamHook(downstream, f"targets.{downstream}" if named else "target")
     try:
         found |= hook.overrides()
     except AirflowNotFoundException:
         if not named:
             raise
-    return Settings.read(path, found).aimed(downstream if named else "target")
+    return Settings.read(path, environment=found).aimed(downstream if named else "target")
 
 
 def _loaded(conn_id: str) -> dict[str, Any]:

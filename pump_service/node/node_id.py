@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from pump_service.store.store import Elsewhere
+from pumphouse.archive.layout import safe_name
 from pumphouse.durable import PRIVATE_DIR, make_dirs, write_atomic
 from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
 from pumphouse.model import strict
@@ -16,6 +17,7 @@ from pumphouse.model import strict
 log = structlog.get_logger()
 
 NODE_FILE = ".node"
+_NAME_BYTES = 255  # of a file's name in an archive
 CLUSTER_FILE = Path("pumphouse") / "cluster.json"
 
 
@@ -26,6 +28,9 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
         data_dir: made when it is missing.
         wanted: the setting ``node_id``, '' for none.
         advertised: ``host:port`` that others connect to; its port goes into an id made here.
+
+    Raises:
+        ConfigError: it cannot be one; of a stored id, no more than what the registry needs is asked.
     """
     path = data_dir / NODE_FILE
     stored = path.read_text().strip() if path.exists() else ""
@@ -40,6 +45,13 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
             )
         return check_node_id(stored)
     node_id = check_node_id(wanted or f"{socket.gethostname()}:{advertised.rpartition(':')[2]}")
+    if len(safe_name(node_id)) > _NAME_BYTES:
+        raise ConfigError(
+            f"{node_id!r} is too long a node id",
+            hint=f"at most {_NAME_BYTES} characters, of which one that is not ASCII takes six or more: the archive's "
+            "files are named by it",
+            node_id=node_id,
+        )
     make_dirs(data_dir, PRIVATE_DIR)
     # Stored even when it was a setting: a data directory is one node for ever, whatever the next start is told.
     write_atomic(path, node_id.encode(), mode=0o600)

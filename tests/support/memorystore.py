@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pumphouse.errors import ObjectExists, ObjectNotFound
-from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.objectstore.base import ObjectInfo, check_file, check_key
 
 
 class MemoryStore:
@@ -50,6 +50,7 @@ class MemoryStore:
         self.after("put", key)
 
     def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
+        check_file(path, f"{self.url}/{key}")
         self.put(key, path.read_bytes())
 
     def get_file(self, key: str, path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -48,6 +52,90 @@ def test_a_wrong_value_is_named_but_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"target\.port") as caught:
         Settings.read()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.row("O2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[target]\npassword = 48151623\n",
+        '[target]\npasword = "48151623"\n',
+        "[targets.dr]\npassword = 48151623\n",
+        '[kafka]\nsasl_username = "u"\nsasl_password = "48151623"\n',
+        '[cluster]\noperator_token = "48151623"\n',
+        '[archive]\ns3_secret_key = "48151623"\ncopy_s3_endpoint = "http://x"\n',
+    ],
+)
+def test_no_traceback_shows_a_value_that_is_refused(tmp_path: Path, text: str) -> None:
+    """As Airflow shows that of a DAG which cannot be imported, and a job of Spark its own."""
+    (tmp_path / "pumphouse.toml").write_text(text)
+    for read in (Settings.read, lambda: Settings.read_only("archive", "target", "targets", "kafka", "cluster")):
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert caught.value.__cause__ is not None
+        assert "48151623" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.row("O2")
+def test_the_file_is_utf_8_whatever_the_locale_is(tmp_path: Path) -> None:
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "pumphouse.toml").write_bytes(mark + '[target]\npassword = "pä泵"\n'.encode())
+        code = (
+            "from pumphouse.settings import Settings; print(ascii(Settings.read().target.password.get_secret_value()))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-X", "utf8=0", "-c", code],
+            env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == ("'p\\xe4\\u6cf5'\n", "")
+
+
+@pytest.mark.row("O2")
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pumphouse.toml"
+    path.write_bytes('[target]\nuser = "jürgen"\n'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"pumphouse\.toml is no TOML: .*utf-8"):
+        Settings.read()
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: os.open(tmp_path, os.O_WRONLY))  # root may read anything
+    with pytest.raises(ConfigError, match=r"pumphouse\.toml cannot be read: Is a directory"):
+        Settings.read()
+
+
+_TWO_SERVERS = """
+[archive]
+root = "s3://pumphouse/archive"
+s3_endpoint = "http://here:9000"
+copy_root = "s3://pumphouse/archive"
+copy_s3_region = "us-east-1"
+copy_s3_endpoint = "http://there:9000"
+"""
+
+
+@pytest.mark.row("A5", "O2")
+def test_a_copy_on_another_server_does_not_have_the_archives_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command would go to the copy's server."""
+    path = tmp_path / "pumphouse.toml"
+    path.write_text(_TWO_SERVERS)
+    for archive in ({}, {"archive.root": "s3://elsewhere/archive"}):
+        with pytest.raises(ConfigError, match=r"archive\.copy_root is the same URL as archive\.root") as told:
+            Settings.read(overrides=archive)
+        assert "another bucket or prefix" in told.value.hint
+    path.write_text(_TWO_SERVERS.replace('copy_root = "s3://pumphouse/', 'copy_root = "s3://pumphouse-2/'))
+    assert Settings.read().archive.s3.endpoint == "http://here:9000"
+    # A command line may name the copy as what it reads; variables and connections may not.
+    named = {"archive.root": "s3://pumphouse-2/archive"}
+    assert Settings.read(overrides=named).archive.s3.endpoint == "http://there:9000"
+    with pytest.raises(ConfigError, match="same URL"):
+        Settings.read(environment=named)
+    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_ROOT", "s3://pumphouse/archive/")
+    with pytest.raises(ConfigError, match="same URL"):
+        Settings.read()
+    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_S3_REGION", "")
+    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_S3_ENDPOINT", "")
+    assert Settings.read().archive.s3.endpoint == "http://here:9000"
 
 
 def test_a_value_log_file_is_not_larger_than_a_pointer_reaches(tmp_path: Path) -> None:

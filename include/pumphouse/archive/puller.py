@@ -40,7 +40,8 @@ from pumphouse.settings import TlsSettings
 IN_ORDER, ORPHAN, LATE = 0, 1, 2
 CALL_TIMEOUT_S = 10.0
 _GO_FRAME_BYTES = 4 << 20
-_GO_QUEUE = 4096
+_GO_AHEAD_BYTES = 64 << 20
+_ITEM_BYTES = 128  # what one message costs besides its payload
 _IDLE_S = 1.0
 _READY_S = 1.0
 
@@ -233,7 +234,7 @@ class GoPuller:
     def frames(self, after: Tso) -> Iterator[Frame]:
         """Frames, for ever."""
         request = PullBinlogReq(clusterID=self._cluster_id, startFrom=Pos(offset=after))
-        inbox: queue.Queue[Any] = queue.Queue(_GO_QUEUE)
+        inbox = _Ahead(_GO_AHEAD_BYTES)
         call = self._stub.PullBinlogs(request)
         done = threading.Event()
 
@@ -300,6 +301,30 @@ class GoPuller:
             blocked_by=Tso(0),
             last=last,
         )
+
+
+class _Ahead(queue.Queue[Any]):
+    """What a Go Pump sends ahead, while a segment is written, say: ``maxsize`` bytes, and one message more at most."""
+
+    def _init(self, maxsize: int) -> None:
+        super()._init(maxsize)
+        self._held = 0
+
+    def _qsize(self) -> int:
+        return self._held
+
+    def _put(self, item: Any) -> None:
+        super()._put(item)
+        self._held += _weight(item)
+
+    def _get(self) -> Any:
+        item = super()._get()
+        self._held -= _weight(item)
+        return item
+
+
+def _weight(item: Any) -> int:
+    return _ITEM_BYTES + (len(item) if isinstance(item, bytes) else 0)
 
 
 def _offer(inbox: queue.Queue[Any], item: Any, done: threading.Event) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -31,9 +32,13 @@ UInts = NDArray[np.uint64]
 
 # Kernels get every array from their caller and make none, so nothing in them is reference-counted; without this, numba
 # counts references with atomic operations around calls, which made the JSON kernel six times slower.
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
+_NO_PLACE = (
+    "this process compiles its kernels and keeps none of them, which takes some twenty seconds each time: neither our "
+    "code's directories nor ~/.cache can be written to. Set NUMBA_CACHE_DIR to a directory of this user"
+)
 _CONSTANTS = (bool, int, float, str, bytes, tuple, np.generic)
 _STAMPS: dict[str, str] = {}  # source file -> digest
 _KERNELS: list[Any] = []
@@ -41,7 +46,7 @@ _KERNELS: list[Any] = []
 
 def kernel(function: F) -> F:
     """Compile with numba at the first call; Python integers in kernels are 64 bits wide."""
-    made = _named_by_stamp(numba.njit(**_OPTIONS)(function))
+    made = _compiled(function)
     _KERNELS.append(made)
     return cast("F", made)
 
@@ -51,7 +56,7 @@ def not_on_disk(package: str) -> list[str]:
     return [
         f"{made.py_func.__module__}.{made.py_func.__name__}"
         for made in _KERNELS
-        if hasattr(made, "_cache")  # not with NUMBA_DISABLE_JIT
+        if hasattr(getattr(made, "_cache", None), "_cache_file")  # where there is a disk cache at all
         and made.py_func.__module__.startswith(f"{package}.")
         and not Path(made._cache._cache_file._index_path).exists()  # noqa: SLF001
     ]
@@ -59,17 +64,23 @@ def not_on_disk(package: str) -> list[str]:
 
 def primitive(function: F) -> F:
     """Compile a small function into each kernel that calls it: passing arrays to one that is not inlined costs more."""
-    return cast("F", _named_by_stamp(numba.njit(**_OPTIONS, forceinline=True)(function)))
+    return cast("F", _compiled(function, forceinline=True))
 
 
-def _named_by_stamp(compiled: Any) -> Any:
-    cache = getattr(compiled, "_cache", None)
-    if cache is None:  # NUMBA_DISABLE_JIT
-        return compiled
-    stamp = stamp_of(compiled.py_func)
+def _compiled(function: Callable[..., Any], **more: bool) -> Any:
+    """At the first call, with the disk cache where there is a place for it."""
+    made = numba.njit(**_OPTIONS, **more)(function)
+    if not hasattr(made, "enable_caching"):  # NUMBA_DISABLE_JIT
+        return made
+    try:
+        made.enable_caching()
+    except RuntimeError:  # as on a root file system that is read-only, without a home
+        warnings.warn(_NO_PLACE, RuntimeWarning, stacklevel=1)  # of this line: once in a process
+        return made
+    cache, stamp = made._cache, stamp_of(made.py_func)  # noqa: SLF001
     base = f"{cache._impl.filename_base}.{stamp[:16]}"  # noqa: SLF001
     cache._cache_file = IndexDataCacheFile(cache._cache_path, base, stamp)  # noqa: SLF001
-    return compiled
+    return made
 
 
 def stamp_of(function: Callable[..., Any]) -> str:

@@ -47,7 +47,7 @@ class ObjectStore(Protocol):
         ...
 
     def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:
-        """Upload a local file (multipart where large); idempotent.
+        """Upload a local file (multipart where large); idempotent. StoreError where there is none.
 
         ``move``: the local file may be gone then. ``seldom``: it will hardly be read.
         """
@@ -86,3 +86,9 @@ def check_key(key: str) -> None:
     """Refuse a key that could leave the root (``..``, empty parts, a leading slash)."""
     if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
         raise StoreError(f"{key!r} is no key of an object", key=key)
+
+
+def check_file(path: Path, where: str) -> None:
+    """Refuse to put a local file that is not there: the store is not to blame."""
+    if not path.is_file():
+        raise StoreError(f"{path}, which was to go to {where}, is not there", hint="does something tidy up TMPDIR?")

@@ -11,9 +11,18 @@ from pathlib import Path
 
 from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs, write_atomic
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.objectstore.base import ObjectInfo, check_file, check_key
 
 _COPY_BYTES = 1 << 20
+# A disk, a server of files or a limit that may do it again.
+_PASSING = (
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+)  # fmt: skip
+_HINTS = {
+    errno.EACCES: "what lies in a store of files is for the user who made it: run all commands as that user",
+    errno.ENAMETOOLONG: "a file's name has at most 255 bytes, and the node id of a Pump is one, in which a character "
+    "that is not ASCII takes three for each of its bytes",
+}
 
 
 class FileStore:
@@ -53,6 +62,7 @@ class FileStore:
     def put_file(self, key: str, path: Path, *, move: bool = False, seldom: bool = False) -> None:  # noqa: ARG002
         """Copy a local file in, or move it where it lies on the same file system; the object appears whole."""
         target = self._path(key)
+        check_file(path, f"{self.url}/{key}")
         with self._errors(key, writes=True):
             _make_parent(target)
             if move and path.stat().st_dev == target.parent.stat().st_dev:
@@ -96,20 +106,27 @@ class FileStore:
         """Objects whose key starts with prefix, sorted by key."""
         root, above = f"{self._root}/", len(f"{self._root}/")
         keys = []
-        for at, _, names in os.walk(root + prefix.rpartition("/")[0]):
+        for at, _, names in os.walk(root + prefix.rpartition("/")[0], onerror=self._pass_over):
             inside = at[above:].rstrip("/") + "/" if len(at) > above else ""
             keys += [inside + each for each in names if not (each.startswith(".") and each.endswith(".tmp"))]
         for key in sorted(each for each in keys if each.startswith(prefix) and each > after):
             try:
                 of = os.stat(root + key)  # noqa: PTH116 - a path object costs more than the call
-            except FileNotFoundError:
-                continue  # deleted while we looked
+            except OSError as error:
+                self._pass_over(error)
+                continue
             yield ObjectInfo(key, of.st_size, of.st_mtime)
+
+    def _pass_over(self, error: OSError) -> None:
+        """What was deleted while we looked. All else ends a listing: a short one would be taken for what there is."""
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            with self._errors(str(error.filename).removeprefix(f"{self._root}/")):
+                raise error
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Directories directly below a prefix, by name."""
-        with suppress(ObjectNotFound), self._errors(prefix):
-            return iter(sorted(each.name for each in (self._root / prefix).iterdir() if each.is_dir()))
+        with suppress(ObjectNotFound), self._errors(prefix), os.scandir(self._root / prefix) as found:
+            return iter(sorted(each.name for each in found if each.is_dir()))
         return iter(())
 
     def delete(self, key: str) -> None:
@@ -141,8 +158,8 @@ class FileStore:
                 ) from error
             raise ObjectNotFound(f"there is no {self.url}/{key}", key=key) from error
         except OSError as error:
-            kind = StoreUnavailable if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT) else StoreError
-            raise kind(f"{self.url}/{key}: {error.strerror}", key=key) from error
+            kind = StoreUnavailable if error.errno in _PASSING else StoreError
+            raise kind(f"{self.url}/{key}: {error.strerror}", hint=_HINTS.get(error.errno or 0, ""), key=key) from error
 
 
 def _make_parent(path: Path) -> None:

@@ -10,17 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.objectstore.base import ObjectInfo, check_file, check_key
 from pumphouse.objectstore.lifecycle import losing
 from pumphouse.settings import S3Access
 
 _MULTIPART_BYTES = 64 << 20
 _READS = 4
 _NEVER = (501, 505)  # the server lacks it: no later try is answered otherwise
+# Status 4xx, and yet the same request may be answered: what was sent did not come, or not whole, or its parts are gone.
+_AGAIN = ("RequestTimeout", "IncompleteBody", "BadDigest", "NoSuchUpload", "InvalidPart")
 _KEYS = (
     "set archive.s3_access_key and archive.s3_secret_key (archive.copy_s3_… of a copy), or what the AWS SDK reads "
     "(AWS_ACCESS_KEY_ID, …)"
 )
+_MAY = f"may these keys read and write this bucket? {_KEYS}"
+_SESSION = "set archive.s3_session_token (AWS_SESSION_TOKEN) anew, with its keys"
+_HINTS = {
+    "NoSuchBucket": "does the bucket exist? check archive.root",
+    "InvalidAccessKeyId": _MAY,
+    "SignatureDoesNotMatch": _MAY,
+    "AccessDenied": _MAY,
+    "ExpiredToken": _SESSION,
+    "InvalidToken": _SESSION,
+    "RequestTimeTooSkewed": "set this machine's clock right",
+    "InvalidObjectState": "a lifecycle rule moved it to a class that is not read at once: restore it, and remove "
+    "the rule",
+}
 
 
 class S3Store:
@@ -74,6 +89,7 @@ class S3Store:
         from boto3.exceptions import S3UploadFailedError
         from boto3.s3.transfer import TransferConfig
 
+        check_file(path, f"{self.url}/{key}")
         config = TransferConfig(multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES)
         kept = self._kept
         if seldom and self._access.base_class:
@@ -82,13 +98,18 @@ class S3Store:
             try:
                 self._client.upload_file(str(path), self._bucket, self._key(key), ExtraArgs=kept, Config=config)
             except S3UploadFailedError as error:
-                # boto3 wraps the reason in text only; an upload is idempotent, so trying again is always right.
-                raise StoreUnavailable(f"{self.url}/{key}: {error}", key=key) from error
+                # boto3 makes text of the server's refusal, which says what to do.
+                raise (error.__context__ or error) from None
 
     def get_file(self, key: str, path: Path) -> None:
         """Download to a file."""
+        from boto3.exceptions import RetriesExceededError
+
         with self._errors(key):
-            self._client.download_file(self._bucket, self._key(key), str(path))
+            try:
+                self._client.download_file(self._bucket, self._key(key), str(path))
+            except RetriesExceededError as error:  # each answer ended amid its body
+                raise StoreUnavailable(f"{self.url}/{key}: {error.last_exception}", key=key) from error
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create with ``If-None-Match: *`` or raise ObjectExists.
@@ -215,13 +236,9 @@ class S3Store:
             if status == 412 or code == "PreconditionFailed":
                 raise ObjectExists(f"{where} exists", key=key) from error
             said = f"{where}: HTTP {status} {code}: {error}"
-            if status in (409, 429) or (status >= 500 and status not in _NEVER):
+            if status in (409, 429) or code in _AGAIN or (status >= 500 and status not in _NEVER):
                 raise StoreUnavailable(said, key=key) from error
-            hint = "does the bucket exist? check archive.root" if code == "NoSuchBucket" else ""
-            if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied") or status in (401, 403):
-                hint = f"may these keys read and write this bucket? {_KEYS}"
-            if code == "InvalidObjectState":
-                hint = "a lifecycle rule moved it to a class that is not read at once: restore it, and remove the rule"
+            hint = _HINTS.get(code) or (_MAY if status in (401, 403) else "")
             raise StoreError(said, hint=hint, key=key) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise StoreError(f"{self.url}/{key}: no keys are known: {error}", hint=_KEYS, key=key) from error

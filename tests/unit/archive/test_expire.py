@@ -1,11 +1,15 @@
 """An archive that shrinks: what goes, what stays whatever happens, and what everybody is told (rows A5, O1)."""
 
 import dataclasses
+import errno
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,12 +35,14 @@ from pumphouse.errors import (
     BinlogError,
     ConfigError,
     ManifestConflict,
+    StoreUnavailable,
     TargetUnreachable,
     UsageError,
 )
 from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.objectstore.base import ObjectInfo
+from pumphouse.objectstore.file import FileStore
 from pumphouse.restore.plan import plan_restore
 from pumphouse.settings import DumpRule, LoadSettings
 from tests.support.agedarchive import Aged, aged, fresh, kept_moments, pieces_of, plan_of, require_restorable
@@ -1104,3 +1110,38 @@ def test_a_view_that_an_expiry_crosses_knows_what_the_windows_that_went_lacked(
     monkeypatch.setattr(Archive, "range", crossed)
     assert plan_of(source.archive, end).losses.lines() == before
     assert look(source.archive).start > began
+
+
+@pytest.mark.row("A5")
+def test_a_dump_whose_folder_cannot_be_read_is_not_taken_for_one_that_is_gone(
+    made: Aged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lack of descriptors in each listing of an expiry: what it deletes is what it would have deleted."""
+    store, disk = FileStore(tmp_path), made.source.archive.store
+    for each in disk.list(""):
+        key = f"{made.source.cluster_id}/{each.key}"
+        store.put(key, disk.get(each.key))
+        os.utime(tmp_path / key, (0, 0))
+    expected = run(made.in_memory()[1])
+    newest = max(each.begun for each in Archive(store, made.source.cluster_id).every_base())
+    scandir, left = os.scandir, [0]
+
+    def broken(path: str) -> Any:
+        if str(path).rstrip("/").endswith(f"/base/{newest:020d}"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", broken)
+    ended = 0
+    for number in range(1, 20):
+        left[0] = number
+        with suppress(StoreUnavailable):
+            run(Archive(store, made.source.cluster_id))
+        ended += left[0] <= 0
+    assert ended > 3
+    found = Archive(store, made.source.cluster_id)
+    assert tuple(each.ts for each in found.every_base()) == expected.bases
+    assert verify(found).problems == []
+    require_restorable(found, [at for at, _ in made.moments if at >= made.dumps[-1]])

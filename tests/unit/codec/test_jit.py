@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FILES = {
     "__init__.py": "",
     "limits.py": "MOST = 10\n",
@@ -41,11 +43,13 @@ FILES = {
 }
 
 
-def run(directory: Path) -> list[int]:
+def run(directory: Path, **environment: str) -> list[int]:
     """What the kernel says of 50, and whether it came from the cache."""
     code = f"import sys; sys.path.insert(0, {str(directory)!r}); import pk.whole"
     # Without byte code, which Python takes for that of a file of the same size and second.
-    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
 
@@ -69,6 +73,29 @@ def test_a_kernel_is_compiled_again_when_what_it_takes_from_other_files_has_chan
     assert run(tmp_path) == [121, 1]
     (package / "raw.py").write_text(FILES["raw.py"].replace("100", "200"))
     assert run(tmp_path) == [221, 0]
+
+
+@pytest.mark.row("P3")
+def test_with_no_place_for_the_cache_kernels_are_compiled_in_each_process_and_it_is_said_once(tmp_path: Path) -> None:
+    """As under a unit with ProtectSystem=strict and ProtectHome, or on a root file system that is read-only."""
+    package = tmp_path / "pk"
+    package.mkdir()
+    for name, text in FILES.items():
+        (package / name).write_text(text)
+    (package / "__pycache__").write_text("no directory")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pk.whole; from pumphouse.codec import jit; "
+        "print(jit.not_on_disk('pk'))"
+    )
+    nowhere = {"HOME": "/proc/nowhere", "XDG_CACHE_HOME": "/proc/nowhere", "NUMBA_CACHE_DIR": ""}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], env=os.environ | nowhere, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["112 0", "[]"]
+    assert done.stderr.count("Set NUMBA_CACHE_DIR to a directory of this user") == 1
+    assert run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "place")) == [112, 0]
+    assert run(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "place")) == [112, 1]
 
 
 def test_kernels_are_plain_functions_where_the_compiler_is_off() -> None:

@@ -1,6 +1,8 @@
 """What every object store does; `make test-s3 S3_ENDPOINT=…` asks a server of yours."""
 
+import errno
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,9 +15,12 @@ from pumphouse.objectstore.open import open_store
 from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.objectstore.probe import probe_conditional_puts, put_again, refuse_losing
 from pumphouse.settings import ArchiveSettings
+from tests.support.faultys3 import Fault, FaultyS3, impatient
 from tests.support.memorystore import CarelessStore, MemoryStore
 from tests.support.motoserver import s3_server
 from tests.support.oddstore import OddStore
+
+__all__ = ["impatient"]
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +125,59 @@ def test_a_list_is_sorted_and_knows_prefixes_that_end_inside_a_name(store):
     assert [each.key for each in store.list("w/1")] == ["w/10.json"]
 
 
+UNREADABLE = [
+    (errno.EMFILE, StoreUnavailable, "Too many open files"),
+    (errno.EIO, StoreUnavailable, "Input/output error"),
+    (errno.ESTALE, StoreUnavailable, "Stale file handle"),
+    (errno.EACCES, StoreError, "as that user"),
+]
+
+
+@pytest.mark.row("A1", "O5")
+@pytest.mark.parametrize(("number", "kind", "says"), UNREADABLE)
+def test_a_folder_that_cannot_be_read_ends_the_listing_and_is_named(tmp_path, monkeypatch, number, kind, says):
+    store, scandir, stat = FileStore(tmp_path), os.scandir, os.stat
+    for key in ("a/1", "b/1", "b/x/1", "c/1"):
+        store.put(key, b"rows")
+
+    def broken(real, name):
+        def call(path, *more, **named):
+            if str(path) == str(tmp_path / name):
+                raise OSError(number, os.strerror(number), path)
+            return real(path, *more, **named)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", broken(scandir, "b"))
+    for prefix in ("", "b/"):
+        with pytest.raises(kind, match=f"/b: .*{says}") as told:
+            list(store.list(prefix))
+        assert told.value.retryable == (kind is StoreUnavailable)
+    with pytest.raises(kind, match="/b/"):
+        list(store.folders("b/"))
+    assert [each.key for each in store.list("a/")] == ["a/1"]
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "stat", broken(stat, "b/1"))
+    with pytest.raises(kind, match=f"/b/1: .*{says}"):
+        list(store.list("b/"))
+
+
+@pytest.mark.row("A1")
+def test_what_is_deleted_while_it_is_listed_is_passed_over(tmp_path, monkeypatch):
+    store, scandir = FileStore(tmp_path), os.scandir
+    for key in ("a/1", "b/1", "c/1"):
+        store.put(key, b"rows")
+
+    def late(path):
+        if str(path).endswith("/b"):
+            shutil.rmtree(tmp_path / "b")
+            (tmp_path / "c" / "1").unlink()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert [each.key for each in store.list("")] == ["a/1"]
+
+
 @pytest.mark.row("A1", "O5")
 def test_of_eight_conditional_writers_exactly_one_wins(store):
     start = threading.Barrier(8)
@@ -200,6 +258,61 @@ def test_keys_that_may_write_nothing_are_not_taken_for_a_store_without_condition
     ):
         probe_conditional_puts(open_store(server.settings), "7/")
     assert type(told.value) is StoreError
+
+
+REFUSALS = [
+    (403, "AccessDenied", False, "may these keys"),
+    (404, "NoSuchBucket", False, "does the bucket exist"),
+    (400, "ExpiredToken", False, "s3_session_token"),
+    (403, "RequestTimeTooSkewed", False, "clock"),
+    (400, "KMS.NotFoundException", False, ""),
+    (400, "RequestTimeout", True, ""),
+    (400, "BadDigest", True, ""),
+    (503, "SlowDown", True, ""),
+]
+
+
+@pytest.mark.row("A1", "A4")
+@pytest.mark.parametrize(("status", "code", "again", "hint"), REFUSALS)
+def test_a_refusal_is_said_as_it_was_given_however_the_object_is_put(status, code, again, hint, tmp_path, monkeypatch):
+    """A file goes up by another part of the SDK, which makes text of the answer."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    (tmp_path / "rows").write_bytes(b"rows")
+    with OddStore(status, answer(code), also=True) as server:
+        store = open_store(server.settings)
+        for put in (
+            lambda: store.put("a", b"rows"),
+            lambda: store.put_if_absent("a", b"rows"),
+            lambda: store.put_file("a", tmp_path / "rows"),
+        ):
+            with pytest.raises(StoreError, match=rf"bucket/archive/a: HTTP {status} {code}") as told:
+                put()
+            assert (type(told.value) is StoreUnavailable, told.value.retryable) == (again, again)
+            assert hint in told.value.hint
+
+
+@pytest.mark.row("A1", "A4")
+@pytest.mark.usefixtures("impatient")
+def test_a_download_that_ends_amid_its_body_each_time_may_be_tried_again(s3, tmp_path):
+    with FaultyS3(s3.endpoint) as proxy:
+        settings = s3.archive_settings()
+        direct, store = open_store(settings), open_store(proxy.before(settings))
+        direct.put("rows", bytes(100_000))
+        with proxy.doing(lambda method, _path: Fault.CUT if method == "GET" else None):
+            for get in (lambda: store.get("rows"), lambda: store.get_file("rows", tmp_path / "rows")):
+                with pytest.raises(StoreUnavailable, match="archive/rows: "):
+                    get()
+        store.get_file("rows", tmp_path / "rows")
+    assert (tmp_path / "rows").read_bytes() == bytes(100_000)
+
+
+@pytest.mark.row("A1")
+def test_a_local_file_that_is_gone_is_named_and_the_store_is_not_blamed(store, tmp_path):
+    for move in (False, True):
+        with pytest.raises(StoreError, match=r"gone\.parquet, which was to go to .*a/b, is not there") as told:
+            store.put_file("a/b", tmp_path / "gone.parquet", move=move)
+        assert not told.value.retryable
+    assert list(store.list("")) == []
 
 
 def rule(**more):

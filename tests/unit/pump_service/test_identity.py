@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from pump_service.node.node_id import check_cluster, keep_cluster, node_id_of
-from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
+from pumphouse.archive.layout import segment_key
+from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError, StoreError
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.file import FileStore
 
 pytestmark = pytest.mark.row("W3")
 
@@ -38,6 +41,22 @@ def test_an_id_that_cannot_be_a_key_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(ConfigError, match="is no node id"):
         node_id_of(tmp_path / "data", bad, "127.0.0.1:1")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.row("P3", "A1")
+def test_a_new_id_that_no_file_of_the_archive_could_be_named_by_is_refused(tmp_path: Path) -> None:
+    """And an id that a Pump has runs on: on S3 such names are stored."""
+    for number, (bad, good) in enumerate([("泵" * 29, "泵" * 28), ("п" * 43, "п" * 42), ("." * 86, "a" + "." * 84)]):
+        with pytest.raises(ConfigError, match="is too long a node id"):
+            node_id_of(tmp_path / f"{number}", bad, "127.0.0.1:1")
+        assert not (tmp_path / f"{number}").exists()
+        assert node_id_of(tmp_path / f"{number}", good, "127.0.0.1:1") == good
+        FileStore(tmp_path / "archive").put(segment_key(Tso(1), Tso(2), good, "0" * 16, 0), b"rows")
+        with pytest.raises(StoreError, match="File name too long") as told:
+            FileStore(tmp_path / "archive").put(segment_key(Tso(1), Tso(2), bad, "0" * 16, 0), b"rows")
+        assert "node id of a Pump" in told.value.hint
+        (tmp_path / f"{number}" / ".node").write_text(bad)
+        assert node_id_of(tmp_path / f"{number}", "", "127.0.0.1:1") == bad
 
 
 def test_a_data_directory_is_for_its_user_alone(tmp_path: Path) -> None:
