@@ -233,6 +233,81 @@ def test_every_type_key_default_view_and_partition_becomes_an_equal_one(sides: S
     sides.check_equal()
 
 
+# Every place of a table where a text may stand, each with characters beyond ASCII and beyond U+FFFF.
+SPELLED = (
+    "CREATE DATABASE odd CHARACTER SET utf8mb4",
+    r"""CREATE TABLE odd.t (
+      id INT PRIMARY KEY,
+      `ä ``'"` VARCHAR(20),
+      kept VARCHAR(60) GENERATED ALWAYS AS (concat('é🚰?\\"''-', `ä ``'"`)) STORED,
+      made VARCHAR(60) GENERATED ALWAYS AS (concat('🚰\n', left(`ä ``'"`, 3))) VIRTUAL,
+      computed VARCHAR(60) DEFAULT (concat('ü👍?', '\\b''')),
+      plain VARCHAR(10) COLLATE utf8mb4_bin DEFAULT '?é🚰''',
+      needed CHAR(9) NOT NULL DEFAULT '👍?',
+      asked CHAR(9) NOT NULL DEFAULT '?',
+      body TEXT DEFAULT ('👎?'),
+      code VARCHAR(20) CHECK (code REGEXP '^\\d+$'),
+      path VARCHAR(20) CHECK (path <> '👎' AND path <> ''''),
+      mood VARCHAR(9) COMMENT 'DEFAULT 0x41',
+      CONSTRAINT glad CHECK (mood IN ('👍?', 'é', 'c:\\dir'))
+    )""",
+    "CREATE VIEW odd.w AS SELECT id, CASE WHEN plain = '?é🚰''' THEN 'é👍' ELSE 'no' END AS said FROM odd.t",
+)
+
+
+@pytest.mark.mysql
+@pytest.mark.row("S1", "S2", "O8")
+def test_expressions_and_defaults_keep_every_character(sides: Sides) -> None:
+    sides.sql(*SPELLED)
+    if is_mysql():
+        # The session's character set is what the literal keeps.
+        with sides.server.connect(autocommit=True, charset="latin1").cursor() as cursor:
+            cursor.execute("CREATE TABLE odd.old (a VARCHAR(9), b VARCHAR(9) AS (concat(a, 'é')) STORED)")
+    sides.begin(sides.import_())
+    sides.sql("INSERT INTO odd.t (id, asked) VALUES (1, 'x')")  # what a target computes it computes without help
+    for run in (sides.sql, sides.target.execute):
+        run("REPLACE INTO odd.t (id, `ä ``'\"`, code, path, mood) VALUES (1, '👍👍👍👍', '12', '?', '👍?')")
+        run("INSERT INTO odd.t (id, mood) VALUES (2, 'c:\\\\dir')")
+        if is_mysql():
+            run("INSERT INTO odd.old (a) VALUES ('x')")
+    for name in ("t", "w", *(["old"] if is_mysql() else [])):
+        rows = sides.query(f"SELECT * FROM odd.{name}")
+        assert list(sides.target.query(f"SELECT * FROM odd.{name}")) == rows
+        assert "é" in str(rows)
+    assert sides.import_().jobs == ()
+
+
+@pytest.mark.mysql
+@pytest.mark.row("S1", "S2")
+def test_a_new_column_has_its_default_in_rows_that_were_there(sides: Sides) -> None:
+    sides.sql("CREATE DATABASE odd CHARACTER SET utf8mb4", "CREATE TABLE odd.t (id INT PRIMARY KEY)")
+    sides.begin(sides.import_())
+    for run in (sides.sql, sides.target.execute):
+        run("INSERT INTO odd.t VALUES (1)")
+    sides.sql("ALTER TABLE odd.t ADD mood VARCHAR(9) DEFAULT '🚰?', ADD need VARCHAR(9) NOT NULL DEFAULT '👍'")
+    sides.follow(sides.import_())
+    assert list(sides.target.query("SELECT * FROM odd.t")) == sides.query("SELECT * FROM odd.t") == [(1, "🚰?", "👍")]
+
+
+@pytest.mark.row("S1", "S2")
+@pytest.mark.mariadb("a MySQL has no DEFAULT partition")
+def test_a_partition_for_all_other_values_takes_them(sides: Sides) -> None:
+    sides.sql(
+        "CREATE DATABASE a",
+        "CREATE TABLE a.one (k INT NOT NULL) PARTITION BY LIST (k) (PARTITION p VALUES IN (1, 2), PARTITION rest DEFAULT"
+        " COMMENT = 'all else')",
+        "CREATE TABLE a.zero (k INT NOT NULL) PARTITION BY LIST (k) (PARTITION p VALUES IN (1), PARTITION z VALUES IN (0))",
+        "CREATE TABLE a.more (k INT NOT NULL) PARTITION BY LIST COLUMNS (k) (PARTITION p VALUES IN (1), PARTITION r DEFAULT)",
+    )
+    sides.begin(sides.import_())
+    sides.check_equal()
+    sides.target.execute("INSERT INTO a.one VALUES (0), (1), (7)")
+    sides.sql("ALTER TABLE a.one DROP PARTITION rest")
+    assert sides.follow(sides.import_(drop=["a.one.rest"])) == ["DROP_PARTITION"]
+    sides.check_equal()
+    assert list(sides.target.query("SELECT k FROM a.one")) == [(1,)]
+
+
 # (statements, what is said of them, the jobs' types)
 CHANGES: tuple[tuple[tuple[str, ...], dict[str, Any], list[str]], ...] = (
     (("CREATE DATABASE new CHARACTER SET utf8mb4",), {}, ["CREATE_SCHEMA"]),

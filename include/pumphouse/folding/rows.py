@@ -13,7 +13,7 @@ from pumphouse import advice
 from pumphouse.codec.columnar import key_rank
 from pumphouse.errors import DuplicateKey, FoldRefused
 from pumphouse.loader.columns import shown
-from pumphouse.loader.fold import NET, NET_FIELD, ORDER_FIELDS, TS, LastOfKeys, check_keys, fold_multiset
+from pumphouse.loader.fold import NET, NET_FIELD, ORDER_FIELDS, TS, LastOfKeys, check_keys, fold_multiset, order_of
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.tso import Tso
@@ -36,9 +36,9 @@ def standing(entries: pa.Table, since: Tso) -> pa.Table:
     folded = LastOfKeys.of(entries, head.key)
     check_keys(folded, head.key, f"{head.db}.{head.table}")
     folded = folded.in_order(np.flatnonzero(folded.stands))
-    order = pc.sort_indices(folded.keys(head.key), sort_keys=[(name, "ascending") for name in head.key])
+    order = order_of(folded.keys(head.key))
     rows = entries.drop_columns([field.name for field in ORDER_FIELDS])
-    return rows.take(pa.array(folded.in_order(order.to_numpy()).at))
+    return rows.take(pa.array(folded.in_order(order).at))
 
 
 def _strictly(entries: pa.Table, head: UnitHead, since: Tso) -> pa.Table:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pumphouse.archive.losses import Losses
 from pumphouse.archive.view import ArchiveView, has_rows
@@ -22,7 +21,7 @@ from pumphouse.loader.changes import Form, RowChanges
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import deal
-from pumphouse.loader.fold import COUNT_FIELD, fold_multiset
+from pumphouse.loader.fold import COUNT_FIELD, fold_multiset, order_of
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.keys import ALL_ROWS, Predicate, key_columns
 from pumphouse.loader.plan import Mode, bucket_counts
@@ -197,9 +196,7 @@ def rows_at(moment: Moment, *, connections: int = 2, tell: Progress = silent) ->
                         hint=_COPY,
                         table=name,
                     )
-            order = pc.sort_indices(
-                rows, sort_keys=[(name, "ascending") for name in wanted.key or rows.column_names]
-            ).to_numpy()
+            order = order_of(rows.select(wanted.key or rows.column_names))
             # Up to which row of the bucket each stands: copies are made a batch at a time, however many there are.
             ends = np.cumsum(np.ones(len(order), np.int64) if copies is None else copies[order])
             for at in range(0, int(ends[-1]) if len(ends) else 0, _BATCH_ROWS):

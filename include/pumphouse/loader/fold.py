@@ -58,9 +58,10 @@ class LastOfKeys:
         """Fold entries of a table with a key; nothing but the key is copied."""
         ts, start, position = (entries.column(name).to_numpy() for name in (TS, START, POSITION))
         order = np.lexsort((position, start, ts))
-        keys = entries.select([*key, NET]).take(pa.array(order))
+        names = _numbers(len(key))
+        keys = entries.select([*key, NET]).take(pa.array(order)).rename_columns([*names, NET])
         keys = keys.append_column(_INDEX, pa.array(np.arange(entries.num_rows)))
-        found = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
+        found = keys.group_by(names, use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
         net = np.minimum(found.column(f"{NET}_sum").to_numpy(), GAP).astype(np.int32)
         return cls(entries, order[found.column(f"{_INDEX}_max").to_numpy()], net)
 
@@ -137,12 +138,28 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
 def fold_multiset(entries: pa.Table) -> pa.Table:
     """Each distinct row once, with the sum of its copies; rows whose sum is 0 are gone."""
     columns = [name for name in entries.schema.names if name != COUNT]
-    summed = entries.group_by(columns, use_threads=False).aggregate([(COUNT, "sum")])
+    names = _numbers(len(columns))
+    counted = entries.select([*columns, COUNT]).rename_columns([*names, COUNT])
+    summed = counted.group_by(names, use_threads=False).aggregate([(COUNT, "sum")])
     schema = pa.schema(
         [*(entries.schema.field(name) for name in columns), COUNT_FIELD], metadata=entries.schema.metadata
     )
-    summed = pa.Table.from_arrays(summed.select([*columns, f"{COUNT}_sum"]).columns, schema=schema)
+    summed = pa.Table.from_arrays(summed.select([*names, f"{COUNT}_sum"]).columns, schema=schema)
     return summed.filter(pc.not_equal(summed.column(COUNT), 0))
+
+
+def order_of(rows: pa.Table) -> np.ndarray:
+    """Where the rows are, in the order of their columns."""
+    names = _numbers(rows.num_columns)
+    found: np.ndarray = pc.sort_indices(
+        rows.rename_columns(names), sort_keys=[(name, "ascending") for name in names]
+    ).to_numpy()
+    return found
+
+
+def _numbers(count: int) -> list[str]:
+    """Names to group and sort by: one that begins with `.` or `[` is a path to pyarrow, here of another column."""
+    return [str(at) for at in range(count)]
 
 
 def net_of_keyed(
@@ -154,8 +171,7 @@ def net_of_keyed(
     another row than the changes say. ``passing``: a column `PASSING` marks further keys, which had no row before and
     have none after: a row that stands there is one that the changes do not know.
     """
-    order = pc.sort_indices(folded.keys(key), sort_keys=[(name, "ascending") for name in key])
-    folded = folded.in_order(order.to_numpy())
+    folded = folded.in_order(order_of(folded.keys(key)))
     stands, before = folded.stands, folded.before
     stood = (before == 1) | folded.gapped | everything
     rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS]).take(pa.array(folded.at[stands]))

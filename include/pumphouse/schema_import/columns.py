@@ -53,7 +53,7 @@ def column_info(row: Row, dialect: Dialect, *, json: bool, notes: list[str]) -> 
     """ColumnInfo of one row of information_schema.COLUMNS; id and offset are 0.
 
     Args:
-        row: Names in lower case.
+        row: Names in lower case; expressions and defaults as they are (`Shown.column`).
         dialect: Whose information_schema.
         json: It is MariaDB's JSON: longtext with the check json_valid.
         notes: Gets what is left out.
@@ -64,8 +64,6 @@ def column_info(row: Row, dialect: Dialect, *, json: bool, notes: list[str]) -> 
     extra = str(row["extra"]).lower()
     field = _field("json" if json else str(row["column_type"]), row, notes)
     generated = str(row["generation_expression"] or "")
-    if dialect is Dialect.MYSQL:
-        generated = _plain(generated)
     default, bit, is_expr = (None, None, False)
     if "auto_increment" in extra:
         field["Flag"] |= ColumnFlag.AUTO_INCREMENT
@@ -165,7 +163,7 @@ def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | 
         return None, base64.b64encode(int(text[2:-1] or "0", 2).to_bytes(size, "big")).decode(), False
     if dialect is Dialect.MYSQL:
         if "default_generated" in str(row["extra"]).lower():
-            return _plain(text), None, True
+            return text, None, True
         if text.startswith("0x") and tp in _TEXTS and field["Charset"] == "binary":
             text = bytes.fromhex(text[2:]).decode("latin-1")
     elif text.upper() == "NULL":
@@ -178,8 +176,3 @@ def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | 
         # MariaDB prints ? for a byte that is no text: what the default is cannot be told.
         raise Inexpressible("the default has bytes that are no text")
     return text, None, False
-
-
-def _plain(text: str) -> str:
-    r"""An expression of MySQL's information_schema, which prints \' and \\ in it for ' and \."""
-    return text.replace("\\'", "'").replace("\\\\", "\\")

@@ -8,7 +8,7 @@ foreign keys, triggers, FULLTEXT indexes, storage options.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,16 +25,13 @@ from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import literal, qualified, quote
 from pumphouse.schema_import.columns import Inexpressible, Raw, Row, column_info, is_integer, named
+from pumphouse.schema_import.shown import Shown
 
 Name = tuple[str, str]
 
 _PUBLIC = SchemaState.PUBLIC.value
 _PARTITION_KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
-_BYTES_DEFAULT = re.compile(
-    rb"^  `((?:[^`]|``)+)` (?:var)?binary\(\d+\)(?: NOT NULL)? DEFAULT (?:(0x)|'((?:[^'\\]|''|\\.)*)')", re.MULTILINE
-)
 _JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)", re.IGNORECASE)
-_PERIOD = re.compile(rb"^\s+PERIOD FOR ", re.MULTILINE)
 _READS = 10
 
 
@@ -145,17 +142,6 @@ class _Reader:
             cursor.execute(sql)
             return [{str(key).lower(): value for key, value in row.items()} for row in cursor.fetchall()]
 
-    def _shown(self, name: Name) -> bytes:
-        """SHOW CREATE TABLE: bytes, as a default may be no text."""
-        self._connection.use_unicode = False
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(f"SHOW CREATE TABLE {qualified(*name)}")
-                row = cursor.fetchone()
-        finally:
-            self._connection.use_unicode = True
-        return bytes(row[1]) if row else b""
-
     def _of(self, view: str, columns: str, where: str = "", order: str = "", schema: str = "TABLE_SCHEMA") -> list[Row]:
         """Rows of a view of information_schema about our databases."""
         names = ",".join(map(literal, self._found.databases))
@@ -216,10 +202,10 @@ class _Reader:
     def _table(
         self, name: Name, row: Row, columns: Sequence[Row], checks: Sequence[Row], partitions: Sequence[Row]
     ) -> Raw:
-        shown = self._shown(name)
-        if _PERIOD.search(shown):
+        shown = Shown(self._connection, self._dialect, name)
+        if shown.has_period:
             self._refuse(name, "it has a PERIOD")
-        for column in _cut_defaults(shown) if self._dialect is Dialect.MYSQL else ():
+        for column in shown.cut_defaults():
             self._found.refused.append(f"{'.'.join(name)}.{column}: the default has bytes that are no text")
         if str(row["engine"]) != "InnoDB":
             self._note(name, f"its engine is {row['engine']}: on a target it is InnoDB")
@@ -230,23 +216,30 @@ class _Reader:
         raw["auto_inc_id"] = int(row["auto_increment"] or 0)
         self._check_charset(".".join(name), raw["charset"], raw["collate"])
         json = {_checked_json(check) for check in checks} - {""}
-        raw["cols"] = [self._column(name, each, json) for each in columns]
-        kept = [check for check in checks if not self._is_json(columns, check)]
+        raw["cols"] = [self._column(name, each, json, shown) for each in columns]
+        kept = [self._check(name, check, shown) for check in checks if not self._is_json(columns, check)]
         raw["constraint_info"] = self._constraints(kept) or None
         self._indexes(name, raw)
         if partitions:
-            raw["partition"] = self._partition(name, partitions)
+            raw["partition"] = self._partition(name, partitions, shown)
         return raw
 
     def _is_json(self, columns: Sequence[Row], check: Row) -> bool:
         name = _checked_json(check)
         return any(column["column_name"] == name and _json_column(column, {name}) for column in columns)
 
-    def _column(self, name: Name, row: Row, json: set[str]) -> Raw:
+    def _check(self, name: Name, row: Row, shown: Shown) -> Row:
+        try:
+            return shown.check(row)
+        except Inexpressible as error:
+            self._refuse(name, f"the check {row['constraint_name']}: {error}")
+            return row
+
+    def _column(self, name: Name, row: Row, json: set[str], shown: Shown) -> Raw:
         notes: list[str] = []
         place = f"{'.'.join(name)}.{row['column_name']}"
         try:
-            raw = column_info(row, self._dialect, json=_json_column(row, json), notes=notes)
+            raw = column_info(shown.column(row), self._dialect, json=_json_column(row, json), notes=notes)
         except Inexpressible as error:
             self._found.refused.append(f"{place}: {error}")
             return {"name": named(str(row["column_name"])), "type": {"Tp": 0, "Flag": 0}}
@@ -267,7 +260,7 @@ class _Reader:
         return list(
             self._rows(
                 "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.CONSTRAINT_NAME, 'Table' AS level, t.ENFORCED,"  # noqa: S608
-                r" REPLACE(c.CHECK_CLAUSE, '\\''', '''') AS check_clause"
+                " c.CHECK_CLAUSE"
                 " FROM information_schema.TABLE_CONSTRAINTS t JOIN information_schema.CHECK_CONSTRAINTS c"
                 " USING (CONSTRAINT_SCHEMA, CONSTRAINT_NAME)"
                 f" WHERE t.CONSTRAINT_TYPE = 'CHECK' AND t.TABLE_SCHEMA IN ({names})"
@@ -328,7 +321,7 @@ class _Reader:
             indexes.append(_index(key, rows))
         raw["index_info"] = indexes or None
 
-    def _partition(self, name: Name, rows: Sequence[Row]) -> Raw | None:
+    def _partition(self, name: Name, rows: Sequence[Row], shown: Shown) -> Raw | None:
         method = str(rows[0]["partition_method"])
         words = method.split()
         linear, words = words[0] == "LINEAR", [word for word in words if word not in ("LINEAR", "COLUMNS")]
@@ -346,7 +339,7 @@ class _Reader:
         for row in rows:
             if row["subpartition_ordinal_position"] not in (None, 1):
                 continue
-            bound = str(row["partition_description"] or "")
+            bound = "DEFAULT" if shown.is_rest(str(row["partition_name"])) else str(row["partition_description"] or "")
             definitions.append(
                 {
                     "id": 0,
@@ -389,6 +382,11 @@ class _Reader:
             if not row["view_definition"]:
                 self._refuse(name, "the user may not see the view's text (SHOW VIEW)")
                 continue
+            select = str(row["view_definition"])
+            try:
+                select = Shown(self._connection, self._dialect, name).select(select) if "?" in select else select
+            except Inexpressible:
+                self._note(name, "characters beyond U+FFFF in its text are ? on a target")
             if row["check_option"] not in ("NONE", None, ""):
                 self._note(name, "WITH CHECK OPTION is left out")
             raw = blank(name[1]) | {
@@ -399,7 +397,7 @@ class _Reader:
                     "view_algorithm": ("UNDEFINED", "MERGE", "TEMPTABLE").index(str(row["algorithm"])),
                     "view_definer": {"Username": "", "Hostname": "", "CurrentUser": True},
                     "view_security": ("DEFINER", "INVOKER").index(str(row["security_type"])),
-                    "view_select": str(row["view_definition"]),
+                    "view_select": select,
                     "view_checkoption": 1,
                     "view_cols": None,
                 },
@@ -511,14 +509,6 @@ class _Reader:
 
     def _refuse(self, name: Name, text: str) -> None:
         self._found.refused.append(f"{'.'.join(name)}: {text}")
-
-
-def _cut_defaults(shown: bytes) -> Iterator[str]:
-    """Columns of bytes whose default a MySQL's information_schema does not give whole: there it ends at a NUL."""
-    for column, no_text, text in _BYTES_DEFAULT.findall(shown):
-        # Zeros at the end fill a BINARY(n) up.
-        if no_text or b"\\0" in re.sub(rb"(?:\\0)+$", b"", text.replace(b"\\\\", b"")):
-            yield column.decode().replace("``", "`")
 
 
 def _checked_json(check: Row) -> str:

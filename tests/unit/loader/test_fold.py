@@ -136,3 +136,19 @@ def test_a_row_that_was_there_may_be_replaced_but_not_joined() -> None:
     check_keys(LastOfKeys.of(entries(replaced, []), ("k",)), ("k",), "d.t")
     with pytest.raises(DuplicateKey):
         check_keys(LastOfKeys.of(entries(joined, []), ("k",)), ("k",), "d.t")
+
+
+@pytest.mark.row("L4")
+@pytest.mark.parametrize("names", [(".a", "a"), ("a", "[0]"), ("[a]", "pumphouse:ts_sum"), ("1", "0")])
+def test_keys_and_rows_are_told_apart_under_any_name(names: tuple[str, str]) -> None:
+    pairs = [(2, 1), (1, 1), (1, 2), (2, 2)]
+    rows = [dict(zip(names, pair, strict=True)) for pair in pairs]
+    fields = [pa.field(name, pa.int64()) for name in names]
+    order = {"pumphouse:start": 0, "pumphouse:position": 0, "pumphouse:put": True, "pumphouse:net": 1}
+    changes = [{**row, **order, "pumphouse:ts": at} for at, row in enumerate(rows)]
+    folded = LastOfKeys.of(pa.Table.from_pylist(changes, schema=pa.schema([*fields, *ORDER_FIELDS])), names)
+    _, come = net_of_keyed(folded, names)
+    assert come.to_pylist() == [dict(zip(names, pair, strict=True)) for pair in sorted(pairs)]
+    copies = [{**row, COUNT_FIELD.name: count} for row, count in zip(rows, (1, 2, 1, 0), strict=True)]
+    found = fold_multiset(pa.Table.from_pylist([*copies, *copies], schema=pa.schema([*fields, COUNT_FIELD])))
+    assert {tuple(row.values()) for row in found.to_pylist()} == {(2, 1, 2), (1, 1, 4), (1, 2, 2)}
