@@ -281,6 +281,43 @@ def test_a_json_column_that_is_added_has_in_old_rows_what_the_source_gave_them(s
         assert (column.origin_default or "") == given == ("null" if is_mysql() else "")
 
 
+@pytest.mark.mysql
+def test_a_text_default_that_is_called_as_a_function_is_a_text(source: Source) -> None:
+    source.run("CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1)")
+    with source.schema() as schema:
+        source.run("ALTER TABLE t ADD COLUMN v VARCHAR(20) DEFAULT 'CURRENT_TIMESTAMP'")
+        source.jobs(schema)
+        assert schema.tables()["shop", "t"].public_columns[1].origin_default == "CURRENT_TIMESTAMP"
+
+
+@pytest.mark.mariadb("a MySQL that writes a binlog refuses such a default of a new column")
+def test_a_new_column_has_the_moment_in_old_rows_or_the_table_is_a_new_one(source: Source) -> None:
+    columns = {
+        "d": "DATE DEFAULT (current_timestamp())",
+        "m": "DATETIME(3) DEFAULT (current_timestamp())",
+        "v": "VARCHAR(30) DEFAULT (current_timestamp(2))",
+        "n": "BIGINT DEFAULT (current_timestamp())",
+        "h": "TIME DEFAULT (current_timestamp())",
+        "later": "DATETIME DEFAULT (current_timestamp() + INTERVAL 1 DAY)",
+        "ago": "VARCHAR(60) DEFAULT (current_timestamp() - INTERVAL 1 DAY)",
+    }
+    for name in columns:
+        source.run(f"CREATE TABLE {name} (id INT)", f"INSERT INTO {name} VALUES (1)")
+    with source.schema() as schema:
+        known = set()
+        for name, column in columns.items():
+            source.run(
+                "SET timestamp = 1700000000.123456, time_zone = '+02:00'", f"ALTER TABLE {name} ADD COLUMN c {column}"
+            )
+            if not any(job.get("had_rows") for job in source.jobs(schema)):
+                known.add(name)
+                with source.connection.cursor() as cursor:
+                    cursor.execute(f"SELECT CAST(c AS CHAR) FROM {name}")
+                    ((there,),) = cursor.fetchall()
+                assert schema.tables()["shop", name].public_columns[1].origin_default == there, name
+        assert known == {"d", "m", "v"}
+
+
 def test_a_session_may_have_any_collation(source: Source) -> None:
     with source.schema() as schema:
         for collation in ("utf8mb4_bin", "utf8mb4_unicode_ci", "utf8mb4_general_ci"):

@@ -400,6 +400,8 @@ def test_a_table_that_cannot_be_read_is_left_out_by_a_rule_and_nobody_who_wants_
     assert f"NOT in it, by dump.without: {name} ({why})" in report.text()
     with pytest.raises(UsageError, match=rf"leaves {name} out: {why}"):
         world.dump(tables=[name], without=(rule,))
+    with pytest.raises(UsageError, match="no table orders in the schema history"):
+        world.dump(tables=["orders"], without=(rule,))
     document = json.loads(world.archive.store.get(report.key))
     formats.check("base", document)
     mark = world.mark("behind")

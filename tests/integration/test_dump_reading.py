@@ -229,8 +229,12 @@ def test_a_replica_is_no_source_whatever_its_connection_is_called(source: Source
     else:
         execute(app, f"CHANGE MASTER {name} TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, MASTER_USER = 'nobody'")
     try:
-        with session(source) as connection, pytest.raises(ConfigError, match="is a replica: what its primary"):
+        with (
+            session(source) as connection,
+            pytest.raises(ConfigError, match="is a replica: what its primary") as refused,
+        ):
             require_primary(connection, source)
+        assert "RESET REPLICA ALL" in refused.value.hint
     finally:
         execute(app, f"RESET REPLICA ALL {name}" if is_mysql() else f"RESET SLAVE {name} ALL")
 

@@ -21,13 +21,13 @@ from pumphouse.capture.shadow import Shadow, zone_offset_s
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.statements import Does, Meaning, Name, meaning, unencrypted
 from pumphouse.errors import CaptureRefused, SchemaError
-from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.model.table import STRINGS, ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import MAX_TSO
 from pumphouse.mysql import ServerConnection
 from pumphouse.schema.actions import Action, is_system
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema_import.changes import Asked, Known, Zone, plan_jobs
-from pumphouse.schema_import.columns import Raw
+from pumphouse.schema_import.columns import NOW, Raw
 from pumphouse.schema_import.read import Found, read_schema
 
 log = structlog.get_logger()
@@ -35,6 +35,7 @@ log = structlog.get_logger()
 _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
 # Above them each server has modes of its own; these are the same in all servers, and in TiDB.
 _COMMON_MODES = (1 << 32) - 1
+_TIMES = (MysqlType.TIMESTAMP, MysqlType.DATETIME)
 
 
 class _Unsayable(Exception):
@@ -391,17 +392,30 @@ class Schema:
         raw = next(each for each in found.tables[db, table]["cols"] if each["name"]["O"] == column)
         if not query.seconds:
             raise _Unsayable((db, table), column)
-        default, kind = str(raw.get("default") or ""), raw["type"]
-        if kind["Flag"] & ColumnFlag.AUTO_INCREMENT or not default.upper().startswith("CURRENT_TIMESTAMP"):
+        now, kind = NOW.fullmatch(str(raw.get("default") or "")), raw["type"]
+        if now is None or kind["Flag"] & ColumnFlag.AUTO_INCREMENT or not _takes_now(kind):
             raise _Unsayable((db, table), column)
         at = dt.datetime.fromtimestamp(query.seconds, dt.UTC).replace(microsecond=query.micros)
         if kind["Tp"] != MysqlType.TIMESTAMP:
             if not self.shadow.zone(query):
                 raise _Unsayable((db, table), column)
             at += dt.timedelta(seconds=zone_offset_s(self.shadow.offset(query)))
-        digits = max(0, int(kind["Decimal"]))
-        text = at.strftime("%Y-%m-%d %H:%M:%S")
-        return f"{text}.{at.microsecond:06d}"[: 20 + digits] if digits else text
+        if kind["Tp"] == MysqlType.DATE:
+            return f"{at:%Y-%m-%d}"
+        # The function has its own digits, and the column may have more.
+        fraction = f"{at.microsecond:06d}"[: int(now[1] or 0)]
+        if kind["Tp"] in _TIMES:
+            fraction = fraction.ljust(6, "0")[: max(0, int(kind["Decimal"]))]
+        text = f"{at:%Y-%m-%d %H:%M:%S}" + (fraction and f".{fraction}")
+        if kind["Tp"] not in _TIMES and len(text) > int(kind["Flen"]):
+            raise _Unsayable((db, table), column)
+        return text
+
+
+def _takes_now(kind: Raw) -> bool:
+    """Whether a column has a moment as it is written; a number or a TIME is something else of it."""
+    is_text = kind["Tp"] in STRINGS and kind["Charset"] != "binary"
+    return is_text or kind["Tp"] in (*_TIMES, MysqlType.DATE)
 
 
 def _nobody_knows(db: str, table: str, column: str) -> str | None:

@@ -316,7 +316,7 @@ class _Dump:
     def _begin(self, tables: Sequence[str] | None) -> BaseBegun:
         """Everything up to its low is in the archive and, for whoever reads now, visible at the source."""
         for rule in self._settings.dump.without:
-            if named := [name for name in tables or () if rule.covers(*name.split(".", 1))]:
+            if named := [name for name in tables or () if rule.covers(*name.partition(".")[::2])]:
                 raise UsageError(
                     f"dump.without leaves {named[0]} out: {rule.why}", hint="take the rule away, then dump the table"
                 )

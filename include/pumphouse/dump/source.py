@@ -93,7 +93,8 @@ def require_primary(connection: Connection[Any], settings: ServerSettings) -> No
     if replica:
         raise ConfigError(
             f"{where(settings)} is a replica: what its primary has committed may not be there yet",
-            hint="name the primary in [source]",
+            hint="name the primary in [source]; a primary that was a replica is one to the server, also stopped, until "
+            "RESET REPLICA ALL (a MariaDB: RESET SLAVE ALL)",
         )
     # Whatever the schema is called there: what these tables are is known by their columns. A table's name by itself: a
     # MariaDB would open all tables else.

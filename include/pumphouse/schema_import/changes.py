@@ -425,7 +425,8 @@ class _Plan:
         if info.generated:
             return
         text = str(info.default or "")
-        if info.default_is_expr or text.startswith("CURRENT_TIMESTAMP") or info.type.flag & _AUTO:
+        now = info.type.tp in _TIMES and text.startswith("CURRENT_TIMESTAMP")
+        if info.default_is_expr or now or info.type.flag & _AUTO:
             column["origin_default"] = self.fill(*name, info.name)
         elif info.default_bit is not None:
             column["origin_default_bit"] = info.default_bit
@@ -519,6 +520,7 @@ class _Plan:
 
 
 _AUTO, _ENUM, _JSON = 512, 247, 245
+_TIMES = (7, 12)  # TIMESTAMP, DATETIME
 
 
 def _ids(job: Job) -> Iterable[int]:

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 _TYPE = re.compile(r"(\w+)(?:\((.*)\))?((?: unsigned| zerofill)*)(?P<more>.*)", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-_NOW = re.compile(r"(?:current_timestamp|now)(?:\((\d*)\))?", re.IGNORECASE)
+NOW = re.compile(r"(?:current_timestamp|now)(?:\((\d*)\))?", re.IGNORECASE)
 
 # The length that TiDB gives a type when none is said.
 _LENGTHS = {
@@ -154,7 +154,7 @@ def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | 
         return None, None, False
     text = str(row["column_default"])
     tp = field["Tp"]
-    if (now := _NOW.fullmatch(text)) and tp in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
+    if (now := NOW.fullmatch(text)) and tp in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
         if int(now[1] or 0) != field["Decimal"]:
             return text, None, True
         return "CURRENT_TIMESTAMP" + (f"({field['Decimal']})" if field["Decimal"] else ""), None, False
