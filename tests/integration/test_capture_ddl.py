@@ -495,6 +495,11 @@ def test_the_last_range_of_a_table_goes_further_in_the_statement_that_makes_it_a
         )  # fmt: skip
         source.run("ALTER TABLE r PARTITION BY RANGE (id) (PARTITION a VALUES LESS THAN (50))")
         assert [job.get("had_rows") for job in source.jobs(schema)] == [None, True], "its rows are not told again"
+        source.run("CREATE TABLE d (at DATE) PARTITION BY RANGE COLUMNS (at) (PARTITION a VALUES LESS THAN ('2020-01-01'),"
+                   " PARTITION b VALUES LESS THAN ('2030-01-01'))", "INSERT INTO d VALUES ('2011-01-01')")  # fmt: skip
+        assert len(source.jobs(schema)) == 1
+        source.run("ALTER TABLE d PARTITION BY RANGE COLUMNS (at) (PARTITION a VALUES LESS THAN ('2015-01-01'))")
+        assert [job.get("had_rows") for job in source.jobs(schema)] == [None, True], "which no REORGANIZE can say"
 
 
 @pytest.mark.mariadb("a MySQL renames no column of a partition")

@@ -425,10 +425,16 @@ def test_a_rule_for_a_table_that_nobody_has_is_said_and_waits_for_it(
     load.run(settings)
     put(source, "t", 2)
     source.cut()
-    told = ruled(settings, {"do": do, "table": "d.late"}, {"do": do, "table": "d.u"})  # nothing changes in u
+    told = ruled(
+        settings,
+        {"do": do, "table": "d.late"},
+        {"do": do, "table": "d.u"},  # nothing changes in u
+        {"do": do, "table": "d.[t]"},  # no pattern
+    )
     report = load.run(told)
     assert [each for each in report.notes if "is it misspelt?" in each] == [
-        "load.rules names d.late: the target has no such table, and none changes in this load; is it misspelt?"
+        f"load.rules names {name}: the target has no such table, and none changes in this load; is it misspelt?"
+        for name in ("d.late", "d.[t]")
     ]
     assert set(report.skipped) | set(report.parked) == {"d.u"}
     assert target_rows(target) == source.snapshot()

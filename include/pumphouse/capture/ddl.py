@@ -329,7 +329,7 @@ class Schema:
         names = {".".join(name) for name in drop} | parts
         if said.drops:
             names |= self._gone(found)
-        return Asked(drop=tuple(sorted(names)), rename=rename, at_once=True)
+        return Asked(drop=tuple(sorted(names)), rename=rename, reorganized=said.reorganizes)
 
     def _columns(
         self, found: Found, said: Meaning, before: Name, after: Name

@@ -42,6 +42,7 @@ class Meaning:
         dropped: of one table: columns and partitions that were dropped.
         anew: tables whose rows the statement changes in a way that no binlog says.
         ignores: ALTER IGNORE TABLE: rows that clash are gone, and no binlog says which.
+        reorganizes: partitions, into others whose last range may go further.
         table: what `columns` and `dropped` are of.
         made: the table that a CREATE TABLE makes, or whose index comes or goes.
     """
@@ -57,6 +58,7 @@ class Meaning:
     dropped: list[str] = field(default_factory=list)
     anew: list[Name] = field(default_factory=list)
     ignores: bool = False
+    reorganizes: bool = False
     table: Name | None = None
     made: Name | None = None
 
@@ -294,6 +296,8 @@ class _Reader:
             out.anew += [table, *reader._tables_named()]
         elif verb in ("DISCARD", "IMPORT") or (verb == "TRUNCATE" and following == "PARTITION"):
             out.anew.append(table)
+        elif verb == "REORGANIZE":
+            out.reorganizes = True
 
     def _rename_clause(self, table: Name, out: Meaning) -> None:
         if self._skip("COLUMN"):

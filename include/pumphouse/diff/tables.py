@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pumphouse.diff.rows import Column
@@ -110,16 +112,14 @@ def describe(a: Table, b: Table, dialect: Dialect) -> str:
         told += [
             f"{x.name} is {x.collation or 'binary'} in the source, {y.collation or 'binary'} in the target"
             for x, y in pairs
-            if not (x.json or y.json) and y.collation not in (x.collation, _twin(x, dialect))
+            if not (x.json or y.json) and y.collation not in {x.collation, *_twins(x, dialect)}
         ]
     return "; ".join(told)
 
 
-def _twin(column: Column, dialect: Dialect) -> str:
-    """The collation that a load gives a column where the target has not the source's."""
-    if not column.charset or dialect is Dialect.TIDB:
-        return column.collation
-    try:
-        return charset_sql(dialect, column.charset, column.collation).split()[-1].replace("utf8mb3_", "utf8_")
-    except SchemaError:
-        return column.collation
+def _twins(column: Column, dialect: Dialect) -> Iterator[str]:
+    """The collations that a load gives a column where the target has not the source's: of a TiDB, or of another one."""
+    for checked in (False, True) if column.charset and dialect is not Dialect.TIDB else ():
+        with suppress(SchemaError):
+            told = charset_sql(dialect, column.charset, column.collation, checked=checked)
+            yield told.split()[-1].replace("utf8mb3_", "utf8_")

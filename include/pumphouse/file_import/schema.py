@@ -31,12 +31,12 @@ _AS_DUMPED = 1 << 26  # foreign_key_checks = 0: a dump has tables by name, and n
 _USE = re.compile(rb"use `((?:[^`]|``)+)`;\s?(.*)", re.DOTALL | re.IGNORECASE)
 # TiDB's default collation of a character set, where it is another one than a MariaDB's or a MySQL's.
 _COLLATIONS = {
-    name: f"{name}_bin" for name in ("utf8mb4", "utf8", "utf8mb3", "latin1", "ascii")
+    name: f"{name}_bin" for name in ("utf8mb4", "utf8", "utf8mb3", "ascii")
 }  # fmt: skip
 _CHARSET = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` | /\*(?!!|M!).*?\*/ | (?:\#|--(?!\S))[^\n]*
-    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?!\s*(?:,\s*)?(?:DEFAULT\s+)?COLLATE\b)
-    | (?P<collate>\bCOLLATE\b) | (?P<mark>[(),])""",
+    | \b(?:CHARACTER\s+SET|CHARSET)\s*=?\s*(?P<name>\w+)\b(?:\s*(?:,\s*)?(?:DEFAULT\s+)?(?=COLLATE\b))?
+    | (?P<collate>\bCOLLATE\b)(?:\s*=?\s*(?P<latin1>latin1_\w+))? | (?P<mark>[(),])""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 # Where a statement ends, and what has a ; that is no end.
@@ -78,12 +78,13 @@ def dropped(text: str, db: str) -> list[tuple[str, ...]]:
 def as_tidb_reads(text: str) -> str:
     """With the collation that TiDB takes where a character set is named alone: servers of MySQL's kind take another.
 
-    It is not alone where a column, or the options of a table or a database, name a collation anywhere.
+    It is not alone where a column, or the options of a table or a database, name a collation anywhere. latin1 is
+    utf8mb4: a TiDB does not check what it stores in it.
     """
     # Of an ALTER a comma parts two changes; of a CREATE, outside of all parentheses, two options of one thing.
     alters = re.match(r"ALTER\b", _LEAD.sub("", text), re.IGNORECASE)
     things, count = [0], 0
-    named: list[tuple[int, str, int]] = []
+    edits: list[tuple[int, int, str, int | None]] = []
     collated = set[int]()
     for each in _CHARSET.finditer(text):
         if each["mark"] == "(":
@@ -94,11 +95,18 @@ def as_tidb_reads(text: str) -> str:
             things[-1] = count = count + 1
         elif each["collate"]:
             collated.add(things[-1])
-        elif collation := _COLLATIONS.get((each["name"] or "").lower()):
-            named.append((each.end(), collation, things[-1]))
-    for end, collation, thing in reversed(named):
+            if latin1 := each["latin1"]:
+                twin = "utf8mb4_bin" if latin1.lower().endswith("_bin") else "utf8mb4_general_ci"
+                edits.append((*each.span("latin1"), twin, None))
+        elif charset := (each["name"] or "").lower():
+            if charset == "latin1":
+                charset = "utf8mb4"
+                edits.append((*each.span("name"), charset, None))
+            if collation := _COLLATIONS.get(charset):
+                edits.append((each.end("name"), each.end("name"), f" COLLATE {collation}", things[-1]))
+    for begin, end, new, thing in reversed(edits):
         if thing not in collated:
-            text = f"{text[:end]} COLLATE {collation}{text[end:]}"
+            text = text[:begin] + new + text[end:]
     return text
 
 

@@ -304,6 +304,11 @@ class TableInfo:
         """Columns that readers see, in order."""
         return tuple(c for c in self.columns if c.public and not c.hidden)
 
+    @property
+    def of_tidb(self) -> bool:
+        """Whether a TiDB wrote it, and so the values of all STORED columns; else it was read from another server."""
+        return "ShardRowIDBits" in self.raw
+
     def column_by_id(self, column_id: int) -> ColumnInfo | None:
         """Column with that id, or None."""
         return next((c for c in self.columns if c.id == column_id), None)

@@ -415,19 +415,20 @@ def _statements(
         except SchemaError as error:
             yield f"table {version.db}.{version.table.name}: {error.message}"
             continue
-        needed |= _collation(dialect, version.table.charset, version.table.collate)
+        checked = not version.table.of_tidb
+        needed |= _collation(dialect, version.table.charset, version.table.collate, checked=checked)
         for column in version.table.public_columns:
-            needed |= _collation(dialect, column.type.charset, column.type.collate)
+            needed |= _collation(dialect, column.type.charset, column.type.collate, checked=checked)
     lacking = sorted(needed - _known_collations(connection))
     if lacking:
         yield f"it has no collation {', '.join(lacking)}: use a newer server"
     yield from _one_name(connection, {routes.table(*version.name) for version in tables})
 
 
-def _collation(dialect: Dialect, charset: str, collate: str) -> set[str]:
+def _collation(dialect: Dialect, charset: str, collate: str, *, checked: bool = False) -> set[str]:
     """The collation that the target is told; none where it is told none."""
     try:
-        words = charset_sql(dialect, charset, collate).split()
+        words = charset_sql(dialect, charset, collate, checked=checked).split()
     except SchemaError:
         return set()  # the statement itself says so, where it is used
     return {words[-1].replace("utf8mb3_", "utf8_")} if "COLLATE" in words else set()

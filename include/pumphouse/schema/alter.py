@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pumphouse.errors import SchemaError
@@ -95,6 +96,8 @@ def alter_clauses(
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
     old_keys, new_keys = foreign_keys(db, before, dialect), foreign_keys(db, after, dialect)
+    checked = not after.of_tidb
+    told = partial(type_sql, dialect=dialect, checked=checked)
     # A TiDB converts as the source did.
     rewritten = [] if dialect is Dialect.TIDB else _retyped(pairs)
     cast = [(old, new, conversion(old.type, new.type, strict=strict, dialect=dialect)) for old, new in rewritten]
@@ -123,10 +126,12 @@ def alter_clauses(
     return AlterClauses(
         (*first, *shown),
         (*then, *shown_then),
-        _zoned([pair for pair in pairs if pair[0] is None or pair[0].id not in filled], dialect),
+        _zoned([pair for pair in pairs if pair[0] is None or pair[0].id not in filled], dialect, checked=checked),
         unbound=tuple(f"DROP FOREIGN KEY {quote(key.name)}" for id_, key in old_keys.items() if id_ not in stay),
         bound=tuple(f"ADD {key.sql}" for id_, key in new_keys.items() if id_ not in stay),
-        fills=tuple(_fill(old, new, how, dialect) for old, new, how in cast if how is not None and how.steps),
+        fills=tuple(
+            _fill(old, new, how, dialect, checked=checked) for old, new, how in cast if how is not None and how.steps
+        ),
         stamps=tuple(
             f"{quote(c.name)} = {quote(c.name)}"
             for c in before.public_columns
@@ -134,7 +139,7 @@ def alter_clauses(
         ),
         doubts=tuple(
             (
-                f"{new.name} from {type_sql(old.type, dialect)} to {type_sql(new.type, dialect)}",
+                f"{new.name} from {told(old.type)} to {told(new.type)}",
                 "" if how is None else how.unless.replace("{old}", quote(old.name)),
             )
             for old, new, how in cast
@@ -170,10 +175,10 @@ def _waiting(new: ColumnInfo) -> str:
     return f"pumphouse_new_{new.id}"
 
 
-def _fill(old: ColumnInfo, new: ColumnInfo, how: Conversion, dialect: Dialect) -> Fill:
+def _fill(old: ColumnInfo, new: ColumnInfo, how: Conversion, dialect: Dialect, *, checked: bool) -> Fill:
     name = quote(_waiting(new))
     return Fill(
-        column=f"{name} {type_sql(new.type, dialect)} NULL",
+        column=f"{name} {type_sql(new.type, dialect, checked=checked)} NULL",
         steps=tuple(f"{name} = {step.replace('{old}', quote(old.name)).replace('{new}', name)}" for step in how.steps),
         zoned=MysqlType.TIMESTAMP in (old.type.tp, new.type.tp),
     )
@@ -275,7 +280,9 @@ def _columns(
             fill = fill_sql(new, dialect)
             if fill != default_sql(new, dialect) and not new.generated:
                 then.append(_redefault(new, text, dialect))
-                clauses.append(f"ADD COLUMN {definition(new, dialect, fill)}" + ("" if last else where))
+                clauses.append(
+                    f"ADD COLUMN {definition(new, dialect, fill, checked=not after.of_tidb)}" + ("" if last else where)
+                )
             else:
                 clauses.append(f"ADD COLUMN {text}" + ("" if last else where))
         else:
@@ -315,7 +322,7 @@ def _redefault(column: ColumnInfo, text: str, dialect: Dialect) -> str:
     return f"ALTER COLUMN {quote(column.name)} {f'SET {default}' if default else 'DROP DEFAULT'}"
 
 
-def _zoned(pairs: Pairs, dialect: Dialect) -> tuple[str, ...]:
+def _zoned(pairs: Pairs, dialect: Dialect, *, checked: bool) -> tuple[str, ...]:
     """Type changes that move values between UTC and the time zone of the session."""
     out = []
     for old, new in pairs:
@@ -323,7 +330,7 @@ def _zoned(pairs: Pairs, dialect: Dialect) -> tuple[str, ...]:
             continue
         if (old.type.tp == MysqlType.TIMESTAMP) != (new.type.tp == MysqlType.TIMESTAMP):
             as_named = replace(new, name=old.name)
-            out.append(f"MODIFY COLUMN {definition(as_named, dialect, '')}")
+            out.append(f"MODIFY COLUMN {definition(as_named, dialect, '', checked=checked)}")
     return tuple(out)
 
 

@@ -46,11 +46,14 @@ def type_name(field: FieldType) -> str:
         raise SchemaError(f"no column can have the type {MysqlType(field.tp).name}", tp=field.tp) from None
 
 
-def type_sql(field: FieldType, dialect: Dialect) -> str:  # noqa: PLR0911 - one a form
-    """Type with its attributes: ``bigint(20) unsigned``, ``varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin``."""
+def type_sql(field: FieldType, dialect: Dialect, *, checked: bool = False) -> str:  # noqa: PLR0911 - one a form
+    """Type with its attributes: ``bigint(20) unsigned``, ``varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin``.
+
+    ``checked``: as in `charset_sql`.
+    """
     name, tp = type_name(field), field.tp
     if tp in STRINGS or tp in (MysqlType.ENUM, MysqlType.SET):
-        return _text(name, field, dialect)
+        return _text(name, field, dialect, checked=checked)
     if tp in INTEGERS:
         return name + _width(field, dialect) + _sign(field)
     if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
@@ -79,7 +82,8 @@ def column_sql(
     ``table``: whose column it is; ``default``: another DEFAULT clause than its own ('' = none).
     """
     clause = default_sql(column, dialect) if default is None else default
-    text = definition(column, dialect, clause, auto_increment=auto_increment)
+    checked = table is not None and not table.of_tidb
+    text = definition(column, dialect, clause, auto_increment=auto_increment, checked=checked)
     bits = int(table.raw.get("auto_random_bits") or 0) if table is not None and dialect is Dialect.TIDB else 0
     # The key begins with the random column.
     if table is None or not bits or [column.name.lower()] != [part.name.lower() for part in table.primary_key()[:1]]:
@@ -88,9 +92,11 @@ def column_sql(
     return f"{text} AUTO_RANDOM({bits}{f',{spread}' if spread not in (0, 64) else ''})"
 
 
-def definition(column: ColumnInfo, dialect: Dialect, default: str, *, auto_increment: bool = True) -> str:
-    """`column_sql` with another DEFAULT clause ('' = none)."""
-    words = [quote(column.name), type_sql(column.type, dialect)]
+def definition(
+    column: ColumnInfo, dialect: Dialect, default: str, *, auto_increment: bool = True, checked: bool = False
+) -> str:
+    """`column_sql` with another DEFAULT clause ('' = none); ``checked``: as in `charset_sql`."""
+    words = [quote(column.name), type_sql(column.type, dialect, checked=checked)]
     not_null = column.type.not_null
     if column.generated:
         kind = "STORED" if column.generated_stored else "VIRTUAL"
@@ -173,14 +179,19 @@ def _sign(field: FieldType) -> str:
     return (" unsigned" if field.unsigned else "") + (" zerofill" if field.flag & ColumnFlag.ZEROFILL else "")
 
 
-def _text(name: str, field: FieldType, dialect: Dialect) -> str:
+def _text(name: str, field: FieldType, dialect: Dialect, *, checked: bool) -> str:
     binary = field.charset == "binary" and field.tp in STRINGS
     if field.tp in _CHARS:
         name = f"{name}({max(field.flen, 0)})"
     elif field.tp not in BLOBS:
         name = f"{name}({','.join(map(literal, field.elems))})"
     source = field.charset
-    if source == "ascii" and dialect is not Dialect.TIDB and not all(each.isascii() for each in field.elems):
+    if (
+        source == "ascii"
+        and not checked
+        and dialect is not Dialect.TIDB
+        and not all(each.isascii() for each in field.elems)
+    ):
         source = "latin1"  # TiDB checks no elements: as with latin1, only a set that takes every text keeps them
-    charset = "" if binary else charset_sql(dialect, source, field.collate)
+    charset = "" if binary else charset_sql(dialect, source, field.collate, checked=checked)
     return f"{name} {charset}".rstrip()

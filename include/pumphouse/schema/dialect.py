@@ -23,7 +23,7 @@ class Dialect(StrEnum):
 
 
 # TiDB's character sets. What it stores in a latin1 column is not checked against latin1, so nothing but a set that
-# takes every text keeps it as it is.
+# takes every text keeps it as it is. MySQL and MariaDB check, and what depends on bytes or order depends on the set.
 _CHARSETS = {
     Dialect.MARIADB: {
         "utf8mb4": "utf8mb4",
@@ -59,18 +59,32 @@ _COLLATIONS = {
         "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
         "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
     },
-    Dialect.MYSQL: {},
+    # Nor has MySQL MariaDB's; what it has without NO PAD takes spaces at the end for equal.
+    Dialect.MYSQL: {
+        "utf8mb4_uca1400_ai_ci": "utf8mb4_0900_ai_ci",
+        "utf8mb4_uca1400_as_ci": "utf8mb4_0900_as_ci",
+        "utf8mb4_uca1400_as_cs": "utf8mb4_0900_as_cs",
+        "utf8mb4_uca1400_nopad_ai_ci": "utf8mb4_0900_ai_ci",
+        "utf8mb4_uca1400_nopad_as_ci": "utf8mb4_0900_as_ci",
+        "utf8mb4_uca1400_nopad_as_cs": "utf8mb4_0900_as_cs",
+        "utf8mb4_nopad_bin": "utf8mb4_0900_bin",
+        "latin1_swedish_nopad_ci": "latin1_swedish_ci",
+        "latin1_nopad_bin": "latin1_bin",
+    },
     Dialect.TIDB: {},
 }
 
 _KINDS = ("_bin", "_general_ci", "_unicode_ci")
 
 
-def charset_sql(dialect: Dialect, charset: str, collate: str) -> str:
-    """``CHARACTER SET x COLLATE y`` in the target's names; '' when the source names no character set."""
+def charset_sql(dialect: Dialect, charset: str, collate: str, *, checked: bool = False) -> str:
+    """``CHARACTER SET x COLLATE y`` in the target's names; '' when the source names no character set.
+
+    ``checked``: the source takes only text of the character set, as any but a TiDB does (`TableInfo.of_tidb`).
+    """
     if not charset:
         return ""
-    known = _CHARSETS[dialect]
+    known = _CHARSETS[dialect] | {"latin1": "latin1"} if checked else _CHARSETS[dialect]
     if charset not in known:
         raise SchemaError(f"the character set {charset} has no twin on {dialect}", charset=charset)
     target = known[charset]

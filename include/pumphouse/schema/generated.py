@@ -117,7 +117,7 @@ def as_rows(table: TableInfo, dialect: Dialect) -> tuple[TableInfo, frozenset[st
         to compute, so that an old dump may lack them.
     """
     there, must = on_target(table, dialect), carried(table)
-    stored = {c.id for c in table.public_columns if c.generated_stored and of_tidb(table)} - must
+    stored = {c.id for c in table.public_columns if c.generated_stored and table.of_tidb} - must
     computed = {c.id for c in there.columns if c.generated} & stored
     columns = tuple(_plain(c) if c.id in computed else c for c in there.columns)
     names = {c.id: c.name for c in table.columns}
@@ -126,11 +126,6 @@ def as_rows(table: TableInfo, dialect: Dialect) -> tuple[TableInfo, frozenset[st
         frozenset(names[each] for each in stored),
         frozenset(names[each] for each in computed),
     )
-
-
-def of_tidb(table: TableInfo) -> bool:
-    """Whether a TiDB wrote the table's info, and so the values of all STORED columns; else it was imported."""
-    return "ShardRowIDBits" in table.raw
 
 
 def notes_of(table: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
@@ -168,7 +163,7 @@ def ways_of(table: TableInfo, dialect: Dialect, decided: Ways | None = None, *, 
     """How a target gets the generated columns, by id; arguments as in `on_target`."""
     ways: dict[int, Way] = {}
     plain, absent = _otherwise(table)
-    tidb, by_name = of_tidb(table), {column.name.lower(): column for column in table.columns}
+    tidb, by_name = table.of_tidb, {column.name.lower(): column for column in table.columns}
     for column in table.columns:  # one may name only generated columns before it
         if not column.generated:
             continue

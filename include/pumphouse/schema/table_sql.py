@@ -107,7 +107,7 @@ def _largest_random_base(info: TableInfo) -> int:
 
 def table_charset(info: TableInfo, dialect: Dialect) -> str:
     """``DEFAULT CHARACTER SET … COLLATE …``."""
-    charset = charset_sql(dialect, info.charset, info.collate)
+    charset = charset_sql(dialect, info.charset, info.collate, checked=not info.of_tidb)
     return f"DEFAULT {charset}" if charset else ""
 
 

@@ -41,11 +41,11 @@ Fill = Callable[[str, str, str], str | None]
 class Asked:
     """What the user says. Names are DB, DB.TABLE, DB.TABLE.COLUMN or DB.TABLE.PARTITION; ``skip`` in lower case.
 
-    ``at_once``: one statement did it, and ``drop`` is all that it dropped.
+    ``reorganized``: one statement reorganized partitions and did no more, so the last of ranges may have been extended.
     """
 
     database: str = ""
-    at_once: bool = False
+    reorganized: bool = False
     drop: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     skip: frozenset[str] = frozenset()
@@ -463,7 +463,9 @@ class _Plan:
         if parts:
             self._tables[name] = new
             self._alter_job(name, before, after, parts)
-        steps = partition_steps(self._tables[name], raw, name, self._dropped, self._id, at_once=self.asked.at_once)
+        steps = partition_steps(
+            self._tables[name], raw, name, self._dropped, self._id, reorganized=self.asked.reorganized
+        )
         for action, query, info, more in steps:
             self._tables[name] = info
             self._job(action, query, name[0], info=info, **more)

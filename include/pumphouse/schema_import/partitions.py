@@ -29,12 +29,12 @@ def partition_steps(
     dropped: Callable[[str], bool],
     take_id: Callable[[], int],
     *,
-    at_once: bool = False,
+    reorganized: bool = False,
 ) -> Iterator[Step]:
     """(type of job, statement, TableInfo after it, more fields of the job), in order.
 
     ``dropped`` says whether the user said so of ``DB.TABLE.PARTITION``. A partition that is gone, unsaid, must have its
-    range in others: it was reorganized. ``at_once``: as in `Asked`; so the last of ranges may have been extended.
+    range in others: it was reorganized. ``reorganized``: as in `Asked`.
     """
     before, after = old.get("partition") or {}, found.get("partition") or {}
     before = before if before.get("enable") else {}
@@ -69,7 +69,7 @@ def partition_steps(
     if before["type"] not in (_RANGE, _LIST):
         raise _unspeakable(name, "it has fewer partitions or other names of them")
     whole = _covers(before["type"], out) == _covers(before["type"], into) if into else False
-    if not whole and not (into and at_once and before["type"] == _RANGE and not high and _is_extended(out, into)):
+    if not whole and not (into and reorganized and before["type"] == _RANGE and not high and _is_extended(out, into)):
         there = {_key(each) for each in want}
         lost = [f"{'.'.join(name)}.{cistr(each['name'])}" for each in out if _key(each) not in there]
         raise SchemaError(
@@ -126,7 +126,7 @@ def _covers(kind: int, definitions: list[Raw]) -> Any:
 
 
 def _is_extended(out: list[Raw], into: list[Raw]) -> bool:
-    """Whether the last range goes further; of bounds that are no numbers a server says so, which lets none shrink."""
+    """Whether the last range goes further. Of bounds that are no numbers REORGANIZE says so, which lets none shrink."""
     old, new = _covers(_RANGE, out), _covers(_RANGE, into)
     try:
         return int(new) > int(old)

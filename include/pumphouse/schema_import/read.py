@@ -496,12 +496,9 @@ class _Reader:
     def _check_charset(self, place: str, charset: str, collate: str) -> None:
         try:
             for dialect in (Dialect.MARIADB, Dialect.MYSQL):
-                charset_sql(dialect, charset, collate)
+                charset_sql(dialect, charset, collate, checked=True)
         except SchemaError as error:
             self._found.refused.append(f"{place}: {error.message}")
-            return
-        if charset == "latin1":
-            self._found.notes.append(f"{place}: latin1 is utf8mb4 on a target; row images hold UTF-8")
 
     def _note(self, name: Name, text: str) -> None:
         if ".".join(name).lower() not in self._skipped:

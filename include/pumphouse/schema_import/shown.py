@@ -21,8 +21,9 @@ _BYTES_DEFAULT = re.compile(
     rb"^  `((?:[^`]|``)+)` (?:var)?binary\(\d+\)(?: NOT NULL)? DEFAULT (?:(0x)|'((?:[^'\\]|''|\\.)*)')", re.MULTILINE
 )
 _PERIOD = re.compile(r"^\s+PERIOD FOR ", re.MULTILINE)
-# What may stand between a column's name and what is looked for: no part of a text.
-_BETWEEN = r"(?:[^'\n]|'(?:[^'\\]|''|\\.)*')*? "
+# What may stand between a column's name and what is looked for: no part of a text. A text with '' in it is read as two:
+# were there two ways, a search that finds nothing would try all of them.
+_BETWEEN = r"(?:[^'\n]|'(?:[^'\\]|\\.)*')*? "
 _LOST = re.compile(r"[?\x80-\U0010ffff]+")
 _INTRODUCER = re.compile(r"(?<!\w)_\w+(?=')")
 _CODECS = {"utf8mb4": "utf-8", "gb18030": "gb18030"}  # character sets with more characters than information_schema's

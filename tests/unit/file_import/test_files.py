@@ -218,7 +218,9 @@ def test_the_zone_says_when_a_local_time_was_or_that_it_was_twice_or_never() -> 
     [
         ("CREATE TABLE t (a INT) CHARSET=utf8mb4", "CREATE TABLE t (a INT) CHARSET=utf8mb4 COLLATE utf8mb4_bin"),
         ("CREATE TABLE t (a INT) CHARSET utf8 COLLATE utf8_general_ci", None),
-        ("CREATE DATABASE d DEFAULT CHARACTER SET = latin1", "CREATE DATABASE d DEFAULT CHARACTER SET = latin1 COLLATE latin1_bin"),
+        ("CREATE DATABASE d DEFAULT CHARACTER SET = latin1", "CREATE DATABASE d DEFAULT CHARACTER SET = utf8mb4 COLLATE utf8mb4_bin"),
+        ("ALTER TABLE t DEFAULT CHARSET latin1, COLLATE = latin1_bin", "ALTER TABLE t DEFAULT CHARSET utf8mb4, COLLATE = utf8mb4_bin"),
+        ("CREATE TABLE t (a TEXT COLLATE Latin1_swedish_ci)", "CREATE TABLE t (a TEXT COLLATE utf8mb4_general_ci)"),
         ("CREATE TABLE t (a INT COMMENT 'CHARSET utf8mb4', `charset utf8` INT /* CHARSET utf8 */)", None),
         ("CREATE TABLE t (a INT) CHARSET=gbk", None),
         ("CREATE TABLE t (a INT) COLLATE=utf8mb4_general_ci DEFAULT CHARSET=utf8mb4", None),
@@ -227,17 +229,17 @@ def test_the_zone_says_when_a_local_time_was_or_that_it_was_twice_or_never() -> 
         ("CREATE DATABASE d COLLATE utf8mb4_general_ci CHARACTER SET utf8mb4", None),
         (
             "CREATE TABLE t (a CHAR(1) CHARSET latin1, b CHAR(1) COLLATE utf8_bin) CHARSET=utf8mb4 -- (\n",
-            ("CREATE TABLE t (a CHAR(1) CHARSET latin1 COLLATE latin1_bin, b CHAR(1) COLLATE utf8_bin) "
+            ("CREATE TABLE t (a CHAR(1) CHARSET utf8mb4 COLLATE utf8mb4_bin, b CHAR(1) COLLATE utf8_bin) "
             "CHARSET=utf8mb4 COLLATE utf8mb4_bin -- (\n"),
         ),
         (
             "CREATE TABLE t (a CHAR(1) CHARSET latin1) CHARSET=utf8mb4 COMMENT 'x' COLLATE=utf8mb4_general_ci",
-            ("CREATE TABLE t (a CHAR(1) CHARSET latin1 COLLATE latin1_bin) CHARSET=utf8mb4 COMMENT 'x' "
+            ("CREATE TABLE t (a CHAR(1) CHARSET utf8mb4 COLLATE utf8mb4_bin) CHARSET=utf8mb4 COMMENT 'x' "
             "COLLATE=utf8mb4_general_ci"),
         ),
         (
             "/* x */ ALTER TABLE t ADD a CHAR(1) CHARSET latin1, ADD b CHAR(1) COLLATE utf8_bin",
-            "/* x */ ALTER TABLE t ADD a CHAR(1) CHARSET latin1 COLLATE latin1_bin, ADD b CHAR(1) COLLATE utf8_bin",
+            "/* x */ ALTER TABLE t ADD a CHAR(1) CHARSET utf8mb4 COLLATE utf8mb4_bin, ADD b CHAR(1) COLLATE utf8_bin",
         ),
         (
             "CREATE TABLE t (a INT CHECK (x COLLATE utf8_bin = 1), b CHAR(1) CHARSET utf8 AS (c COLLATE utf8_bin)))",
