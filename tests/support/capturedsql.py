@@ -159,6 +159,8 @@ class Types:
                 "t VARCHAR(20) CHARACTER SET utf8mb4",
                 "u VARCHAR(60) CHARACTER SET utf8mb4 AS (CONCAT('g', t)) STORED",
             ]
+        if rng.random() < 0.15:  # bytes are what they are in its own character set
+            parts += ["l VARCHAR(30) CHARACTER SET latin1", "lx VARCHAR(70) AS (HEX(l)) STORED"]
         if keyed and rng.random() < 0.4:
             parts += ["q INT NULL", "UNIQUE KEY q (q)"]
         if rng.random() < 0.15:
