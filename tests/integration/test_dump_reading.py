@@ -50,10 +50,12 @@ def app(source: SourceSettings) -> Iterator[Connection[Any]]:
         execute(connection, "DROP DATABASE d")
 
 
-def version(columns: list[dict[str, Any]], *key: str) -> TableVersion:
-    """Table d.t with a unique key over these columns."""
+def version(columns: list[dict[str, Any]], *key: str, length: int = -1) -> TableVersion:
+    """Table d.t with a unique key over these columns, or so much of each."""
     at = {c["name"]["O"]: offset for offset, c in enumerate(columns)}
     indexes = [index(1, "k", *((name, at[name]) for name in key), unique=True)] if key else None
+    for part in (indexes or [{"idx_cols": []}])[0]["idx_cols"]:
+        part["length"] = length
     info = TableInfo.from_dict(table_info(7, "t", columns, pk_is_handle=False, index_info=indexes))
     return TableVersion(db="d", table=info, schema_version=1, commit_ts=Tso(1), job_id=1)
 
@@ -82,8 +84,24 @@ def test_long_keys_that_begin_alike_are_all_read(source: SourceSettings, app: Co
         cursor.executemany(
             "INSERT INTO t VALUES (%s, %s)", [("x" * 1200 + f"{n * 7919 % 300:04d}", n) for n in range(300)]
         )
-    reader = TableReader.of(version([column(1, "u", MysqlType.BLOB, flag=NOT_NULL), column(2, "n")], "u"))
+    reader = TableReader.of(version([column(1, "u", MysqlType.BLOB, flag=NOT_NULL), column(2, "n")], "u", length=2000))
     assert sorted(row["n"] for row in pages(source, reader, 20)) == list(range(300))
+
+
+@pytest.mark.skipif(is_mysql(), reason="a MySQL has no unique key over a TEXT without a length")
+@pytest.mark.parametrize(("kind", "tp"), [("TEXT", MysqlType.BLOB), ("VARCHAR(30000)", MysqlType.VARCHAR)])
+def test_keys_that_a_sort_takes_for_equal_are_read_whole(
+    source: SourceSettings, app: Connection[Any], kind: str, tp: MysqlType
+) -> None:
+    execute(app, f"CREATE TABLE t (u {kind} CHARACTER SET latin1 NOT NULL, n INT, UNIQUE KEY (u))")
+    with app.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s, %s)", [("x" * 20_000 + f"{7 * n % 9}", n) for n in range(9)])
+    columns = [column(1, "u", tp, flag=NOT_NULL, flen=30_000 if tp is MysqlType.VARCHAR else -1), column(2, "n")]
+    reader = TableReader.of(version(columns, "u"))
+    with session(source) as connection:
+        whole = [row for b in text_columns(connection, reader.select()) for row in reader.convert(b).to_pylist()]
+    rows = pages(source, reader, 2) if reader.key else whole
+    assert sorted(row["n"] for row in rows) == list(range(9))
 
 
 def test_a_composite_key_of_many_types_is_read_once_each(source: SourceSettings, app: Connection[Any]) -> None:

@@ -71,10 +71,11 @@ def index(
 
 
 def table_info(id_: int, name: str, columns: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """TableInfo JSON, as a TiDB writes it; pk_is_handle unless told otherwise."""
+    """TableInfo JSON, as a TiDB writes it, or ``imported``; pk_is_handle unless told otherwise."""
+    tidb = {} if more.pop("imported", False) else {"ShardRowIDBits": 0}
     return {
         "id": id_,
-        "ShardRowIDBits": 0,
+        **tidb,
         "name": {"O": name, "L": name.lower()},
         "charset": "utf8mb4",
         "collate": "utf8mb4_bin",

@@ -197,9 +197,9 @@ def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
     failed = np.zeros(2, np.int64)
     stack = np.empty((jsontext.MAX_DEPTH, 5), np.int64)
     row = 0
-    where = (images.data, images.starts, images.lengths, images.places, index)
+    where = (images.data, images.starts, images.lengths, images.places, index, fill, column.fill is not None)
     while True:
-        row, why = jsontext.json_texts(*where, fill, column.fill is not None, row, offsets, out, valid, stack, failed)
+        row, why = jsontext.json_texts(*where, column.doubles, row, offsets, out, valid, stack, failed)
         check(failed, _what(column))
         if not why:
             return _variable(column, offsets, out, valid)
@@ -207,7 +207,7 @@ def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
         text = b""
         if why == jsontext.HARD:
             # A double of 16 or 17 digits, or an exponent: rare enough for the reference.
-            text = _reference_json(images, index, row)
+            text = _reference_json(images, index, row, column.doubles)
             offsets[row + 1] = used + len(text)
             valid[row] = 1
         if why == jsontext.FULL or used + len(text) > len(out):
@@ -219,10 +219,10 @@ def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
             row += 1
 
 
-def _reference_json(images: Images, index: int, row: int) -> bytes:
+def _reference_json(images: Images, index: int, row: int, doubles: bool) -> bytes:
     start = int(images.starts[row] + images.places[index, row]) + 1
     end = locate.skip_json(images.data, start, int(images.starts[row] + images.lengths[row]))
     try:
-        return json_text(images.data[start:end].tobytes()).encode()
+        return json_text(images.data[start:end].tobytes(), doubles=doubles).encode()
     except (CodecError, struct.error, IndexError) as error:
         raise CodecError(f"row image {row}: {error}", row=row) from error

@@ -175,11 +175,14 @@ def json_size(data: bytes, pos: int) -> int:
     return size
 
 
-def json_text(data: bytes) -> str:
-    """Text of one value: type code and body, nothing behind it."""
+def json_text(data: bytes, *, doubles: bool = False) -> str:
+    """Text of one value: type code and body, nothing behind it.
+
+    ``doubles``: one without a fraction is written as ``3e+0``, so that it is read as a double again.
+    """
     if not data or json_size(data, 0) != len(data):
         raise CodecError("a JSON value does not fill its bytes")
-    printer = _Printer(data)
+    printer = _Printer(data, doubles)
     printer.value(data[0], 1, len(data), 1)
     return "".join(printer.out)
 
@@ -220,8 +223,8 @@ def double_text(value: float) -> str:
 class _Printer:
     """Prints one value. Damaged offsets may alias, so what is printed must not use more bytes than there are."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, data: bytes, doubles: bool) -> None:
+        self.data, self.doubles = data, doubles
         self.out: list[str] = []
         self.budget = len(data)
 
@@ -243,7 +246,8 @@ class _Printer:
             self.out.append(text)
         elif code in _SIZES:
             self.need(pos, _SIZES[code], end)
-            self.out.append(_scalar_text(code, self.data, pos))
+            text = _scalar_text(code, self.data, pos)
+            self.out.append(f"{text}e+0" if self.doubles and code == DOUBLE and text.lstrip("-").isdigit() else text)
         else:
             raise CodecError(f"a JSON value has the unknown type code {code:#x}", offset=pos)
 

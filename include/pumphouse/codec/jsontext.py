@@ -21,6 +21,7 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _LITERALS = np.frombuffer(b"null\0true\0false", np.uint8)
 _TYPE = np.frombuffer(b'"base64:type', np.uint8)
+_NO_FRACTION = np.frombuffer(b"e+0", np.uint8)
 _POWERS = np.array([10.0**n for n in range(23)], np.float64)
 
 
@@ -133,7 +134,7 @@ def put_opaque(out: Bytes, at: int, tp: int, data: Bytes, pos: int, end: int) ->
 
 
 @primitive
-def put_double(out: Bytes, at: int, bits: np.uint64, value: float) -> int:
+def put_double(out: Bytes, at: int, bits: np.uint64, value: float, doubles: bool) -> int:
     """Write a double of at most 15 digits; HARD when its shortest text needs more thought."""
     if bits >> np.uint64(63):
         out[at] = 45
@@ -142,7 +143,8 @@ def put_double(out: Bytes, at: int, bits: np.uint64, value: float) -> int:
     if not value < 9007199254740992.0:
         return HARD
     if value == np.floor(value):
-        return put_uint(out, at, np.uint64(value))
+        at = put_uint(out, at, np.uint64(value))
+        return put_all(out, at, _NO_FRACTION, 0, len(_NO_FRACTION)) if doubles else at
     if value < 1e-6:
         return HARD
     for scale in range(1, 23):
@@ -195,7 +197,7 @@ def put_moment(out: Bytes, at: int, code: int, bits: np.uint64) -> int:
 
 
 @primitive
-def put_number(out: Bytes, at: int, code: int, data: Bytes, pos: int) -> int:
+def put_number(out: Bytes, at: int, code: int, data: Bytes, pos: int, doubles: bool) -> int:
     """Write a scalar of fixed size whose bytes are checked."""
     bits = read_u64le(data, pos)
     if code == 0x0A:
@@ -206,7 +208,7 @@ def put_number(out: Bytes, at: int, code: int, data: Bytes, pos: int) -> int:
             return put_uint(out, at + 1, np.uint64(0) - bits)
         return put_uint(out, at, bits)
     if code == 0x0B:
-        return put_double(out, at, bits, np.uint64(bits).view(np.float64))
+        return put_double(out, at, bits, np.uint64(bits).view(np.float64), doubles)
     if code == 0x11:
         out[at] = 34
         at = put_duration(out, at + 1, np.int64(bits), 6)
@@ -232,6 +234,7 @@ def put_scalar(  # noqa: PLR0911 - one a type
     pos: int,
     end: int,
     budget: int,
+    doubles: bool,
 ) -> tuple[int, int]:
     """Write what is no container; position and what is left of the bytes that one value may use."""
     if at + MARGIN > len(out):
@@ -254,14 +257,14 @@ def put_scalar(  # noqa: PLR0911 - one a type
     size = 12 if code == 0x11 else 8
     if code not in (0x09, 0x0A, 0x0B, 0x0E, 0x0F, 0x10, 0x11) or pos + size > end or budget < size:
         return BROKEN, 0
-    return put_number(out, at, code, data, pos), budget - size
+    return put_number(out, at, code, data, pos, doubles), budget - size
 
 
 @kernel
 def put_json(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a machine with an explicit stack
-    out: Bytes, at: int, data: Bytes, pos: int, end: int, stack: Ints
+    out: Bytes, at: int, data: Bytes, pos: int, end: int, stack: Ints, doubles: bool
 ) -> int:
-    """Write the text of the value (type code and body) that fills ``pos`` to ``end``.
+    """Write the text of the value (type code and body) that fills ``pos`` to ``end`` (``doubles``: `json_text`).
 
     Answers the position behind it, or BROKEN, FULL (more room is needed), HARD (the reference must print it).
     """
@@ -290,7 +293,7 @@ def put_json(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a machine with an expli
             end = pos + size
             depth += 1
         else:
-            at, budget = put_scalar(out, at, code, data, pos, end, budget)
+            at, budget = put_scalar(out, at, code, data, pos, end, budget, doubles)
             if at < 0:
                 return at
         # What comes next: the next child of the innermost container that has one.
@@ -339,6 +342,7 @@ def json_texts(
     column: int,
     fill: Bytes,
     fill_valid: bool,
+    doubles: bool,
     first: int,
     offsets: Ints,
     out: Bytes,
@@ -366,7 +370,7 @@ def json_texts(
             behind = np.int64(BROKEN)
             if data[pos] == 0x0A:
                 end = skip_json(data, pos + 1, starts[row] + lengths[row])
-                behind = put_json(out, at, data, pos + 1, end, stack)
+                behind = put_json(out, at, data, pos + 1, end, stack, doubles)
             if behind in (FULL, HARD):
                 return row, behind
             if behind < 0:

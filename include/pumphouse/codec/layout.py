@@ -58,6 +58,7 @@ class OutputColumn:
         fill: Loader value where the row lacks it.
         arrow: Arrow type of the values.
         fill_bytes: ``fill`` of a text or a byte string.
+        doubles: Its JSON tells doubles from integers (`json_text`).
     """
 
     info: ColumnInfo
@@ -68,9 +69,10 @@ class OutputColumn:
     fill: Value
     arrow: pa.DataType
     fill_bytes: Bytes
+    doubles: bool
 
     @classmethod
-    def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo) -> OutputColumn:
+    def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo, *, doubles: bool = False) -> OutputColumn:
         """``column`` as it is in rows of ``written``, where it is ``source``.
 
         A row may be of a later version of its table than it says (`Timeline.at_version`).
@@ -82,7 +84,7 @@ class OutputColumn:
         raw = fill.encode() if isinstance(fill, str) else fill if isinstance(fill, bytes) else b""
         return cls(
             column, kind, fsp, len(held.elems), handle, fill, arrow_type(column),
-            frozen(np.frombuffer(raw, np.uint8)),
+            frozen(np.frombuffer(raw, np.uint8)), doubles,
         )  # fmt: skip
 
 
@@ -124,6 +126,8 @@ class RowLayout:
         key: Sequence[str] | None = None,
         rewritten: Mapping[int, int] | None = None,
         only: Sequence[str] | None = None,
+        *,
+        doubles: bool = False,
     ) -> RowLayout:
         """Plan the decoding.
 
@@ -135,6 +139,7 @@ class RowLayout:
             rewritten: Id of a wanted column -> its id at the rows' own version, of columns that were given another
                 type in between. Who writes while that is under way writes both into new images.
             only: Names of the columns that are wanted; None = all. Images are read no further than these need.
+            doubles: JSON tells doubles from integers (`json_text`).
 
         Raises:
             ColumnMismatch: a column has the same id in both but values of another kind.
@@ -156,7 +161,7 @@ class RowLayout:
                     f"and {arrow_type(column)} at the commit",
                     table_id=wanted.id,
                 )
-            columns.append(OutputColumn.of(column, source, written))
+            columns.append(OutputColumn.of(column, source, written, doubles=doubles))
             ids.append(column.id)  # no id is given out again, so whatever a row has under it is this column
         known = {c.id for c in written.public_columns} & set(ids)
         names = [each.info.name for each in columns]

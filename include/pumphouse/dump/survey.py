@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pumphouse.archive.base import BaseChunk, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.keys import key_columns
+from pumphouse.loader.keys import key_columns, page_columns
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Reach
@@ -94,7 +94,7 @@ def survey(
             without.append(TableWithout(db=version.db, table=version.table.name, table_id=table_id, why=rule.why))
             continue
         missing.append(version)
-        if valid and valid[-1] and key_columns(version.table):
+        if valid and valid[-1] and page_columns(version.table):
             begun[table_id] = valid[-1]
     return Survey(tables=tuple(tables), missing=tuple(missing), without=tuple(without), begun=begun)
 

@@ -13,7 +13,7 @@ from pumphouse.codec.json import encode_json, json_text
 from pumphouse.codec.layout import arrow_field
 from pumphouse.dump.source import TableChanged
 from pumphouse.errors import CodecError
-from pumphouse.loader.keys import key_columns
+from pumphouse.loader.keys import page_columns
 from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
 from pumphouse.schema.ident import elements_of, qualified, quote
 from pumphouse.schema.versions import TableVersion
@@ -30,7 +30,7 @@ class TableReader:
     Attributes:
         version: the table as the history knows it.
         columns: its public columns; not the virtual ones, which no binlog has either.
-        key: indices in ``columns`` of what identifies a row; () = nothing does.
+        key: indices in ``columns`` of what identifies a row and orders its pages; () = nothing does both.
         schema: of `convert`'s batches.
     """
 
@@ -47,7 +47,7 @@ class TableReader:
         return cls(
             version=version,
             columns=columns,
-            key=tuple(names.index(name) for name in key_columns(version.table)),
+            key=tuple(names.index(name) for name in page_columns(version.table)),
             schema=pa.schema([arrow_field(c) for c in columns]),
         )
 

@@ -367,7 +367,9 @@ class Executor:
 
     def _context(self, work: Work) -> LoadContext:
         """What decoding a plan needs."""
-        return LoadContext.of(work, self._view, self._archive_settings, self._connection.dialect, self._rules.routes)
+        dialect, routes = self._connection.dialect, self._rules.routes
+        doubles = dialect is not Dialect.MARIADB  # which keeps a text
+        return LoadContext.of(work, self._view, self._archive_settings, dialect, routes, doubles=doubles)
 
     def _set_sequences(self, work: Work) -> None:
         """A sequence gives no value that the source gave out in the range; MySQL has none."""

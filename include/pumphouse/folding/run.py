@@ -332,7 +332,7 @@ class _Fold:
         )
 
     def _context(self, work: Work) -> LoadContext:
-        return LoadContext.of(work, self._view, self._archive_settings, Dialect.MARIADB)
+        return LoadContext.of(work, self._view, self._archive_settings, Dialect.MARIADB, doubles=True)
 
 
 def _kept_with(older: Base) -> Tso | None:

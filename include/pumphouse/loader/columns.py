@@ -65,18 +65,18 @@ class Column:
         """Whether it may be AUTO_INCREMENT."""
         return self.tp in INTEGERS | _FLOATS
 
-    def same(self, left: str, right: str) -> str:
-        """Condition: both hold the same value, byte by byte, NULL equal to NULL.
+    def same(self, left: str, right: str, *, json: bool = False) -> str:
+        """Condition: both hold the same value, byte by byte, NULL equal to NULL; ``json``: JSON by value.
 
         The plain comparison stands beside the one of bytes so that an index can serve it; for JSON and for bytes a
         collation must not decide.
         """
         a, b = f"{left}.{quote(self.name)}", f"{right}.{quote(self.name)}"
-        if self.tp in _BYTES:
+        if self.tp in _BYTES and not (json and self.tp == MysqlType.JSON):
             return f"CAST({a} AS BINARY) <=> CAST({b} AS BINARY)"
         return f"{a} <=> {b}"
 
-    def digest(self, side: str) -> str:
+    def digest(self, side: str, *, json: bool = False) -> str:
         """Expression whose text is equal where `same` holds; NULL has a text of its own.
 
         Of bytes their CRC: a stronger digest costs the server more than reading the row does.
@@ -85,6 +85,8 @@ class Column:
         text = f"CRC32(CAST({name} AS BINARY))" if self.tp in _BYTES else f"CAST({name} AS CHAR)"
         if self.tp in _NUMBERS:
             text = f"CAST({name} + 0 AS CHAR)"
+        if json and self.tp == MysqlType.JSON:  # 1.0 has the value of 1
+            text = f"CRC32(REPLACE(REPLACE(CAST({name} AS CHAR), '-0.0', '0.0'), '.0', ''))"
         return f"IFNULL({text}, '~')"
 
 

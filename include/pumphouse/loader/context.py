@@ -40,6 +40,7 @@ class LoadContext:
     lows: Mapping[int, int] = field(default_factory=dict)
     dialect: Dialect = Dialect.MARIADB
     routes: Routes = NO_ROUTES
+    doubles: bool = False
 
     @classmethod
     def of(
@@ -49,8 +50,13 @@ class LoadContext:
         settings: ArchiveSettings,
         dialect: Dialect = Dialect.MARIADB,
         routes: Routes = NO_ROUTES,
+        *,
+        doubles: bool = False,
     ) -> Self:
-        """What decoding a plan needs; of the schema's history what its tables need."""
+        """What decoding a plan needs; of the schema's history what its tables need.
+
+        ``doubles``: who gets the rows tells a double of JSON without a fraction from an integer.
+        """
         return cls(
             archive_settings=settings,
             cluster_id=view.genesis.cluster_id,
@@ -59,6 +65,7 @@ class LoadContext:
             lows=work.lows,
             dialect=dialect,
             routes=routes,
+            doubles=doubles,
         )
 
     @property

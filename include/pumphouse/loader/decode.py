@@ -28,7 +28,7 @@ from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.plan import Phase
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import SegmentPart, Work
-from pumphouse.model.table import ColumnInfo
+from pumphouse.model.table import ColumnInfo, MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
@@ -40,6 +40,8 @@ _SIGNS = {INSERT: (1,), DELETE: (-1,), UPDATE: (-1, 1)}
 _SAMPLE_BYTES, _SAMPLE_CHANGES = 128 << 20, 4096
 _PLACES_OF_A_BUCKET, _FEWEST_PLACES, _MOST_PLACES, _LEAST_OF_A_PLACE = 2, 8, 2048, 64 << 10
 _BUCKETS_OF_A_VALUE = 2
+# Strings stay as they are.
+_TOLD = r'("(?:[^"\\]|\\.)*")|(\b[0-9]+)e\+0\b'
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -260,7 +262,7 @@ def layout_of(
     rewritten = {}
     if any(column.id not in known for column in wanted.table.public_columns):
         rewritten = timeline.rewritten(written, wanted.schema_version)
-    return RowLayout.of(written.table, wanted.table, wanted.key, rewritten, only)
+    return RowLayout.of(written.table, wanted.table, wanted.key, rewritten, only, doubles=wanted.doubles)
 
 
 def _places(work: Work) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
@@ -318,9 +320,17 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted, dumped: TableVersion) -> p
                 hint=("take a new one: ", advice.dump()),
                 table_id=wanted.table_id,
             )
-        columns.append(batch.column(at))
+        told = column.type.tp == MysqlType.JSON and not wanted.doubles
+        columns.append(_untold(batch.column(at)) if told else batch.column(at))
         fields.append(field)
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _untold(values: pa.Array) -> pa.Array:
+    """JSON texts of a folded base without what tells a double from an integer (`json_text`)."""
+    if not pc.any(pc.match_substring(values, "e+0")).as_py():
+        return values
+    return pc.replace_substring_regex(values, _TOLD, r"\1\2")
 
 
 def _default(column: ColumnInfo, field: pa.Field) -> pa.Scalar:

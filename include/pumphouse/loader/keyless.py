@@ -1,4 +1,4 @@
-"""Delete exact rows from a table that has no key: as a multiset, compared byte by byte.
+"""Delete exact rows from a table that has no key: as a multiset, compared byte by byte; JSON of a MySQL by value.
 
 The rows to delete lie in a temporary table, indexed by a digest that the server computes in the same way on both sides;
 equal digests are compared column by column. A MariaDB reads the table once, and says which rows it deleted; the others,
@@ -44,8 +44,10 @@ def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequ
     with scratch(connection, "unit_rows", (db, table), [c.name for c in columns], _OURS) as gone:
         _fill(connection, gone, rows, columns)
         # Without aliases: an alias in DELETE would need a default database.
-        match = f"{gone}.{quote(_DIGEST)} = {_digest(target, columns)} AND "
-        match += " AND ".join(c.same(target, gone) for c in columns)
+        # While the table had a key, its rows came with the doubles that they have (`Wanted.doubles`).
+        json = connection.dialect is Dialect.MYSQL
+        match = f"{gone}.{quote(_DIGEST)} = {_digest(target, columns, json)} AND "
+        match += " AND ".join(c.same(target, gone, json=json) for c in columns)
         if connection.dialect is Dialect.MARIADB:
             found = _delete_and_count(connection, target, gone, match, len(counts))
         else:
@@ -92,11 +94,12 @@ def _fill(connection: TargetConnection, gone: str, rows: pa.Table, columns: list
         insert_rows(connection, gone, batch)
     # A column that is assigned, also to itself, is left alone by its ON UPDATE.
     kept = "".join(f", {quote(c.name)} = {quote(c.name)}" for c in columns if c.tp in _STAMPS)
-    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns)}{kept}")
+    json = connection.dialect is Dialect.MYSQL
+    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns, json)}{kept}")
 
 
-def _digest(side: str, columns: list[Column]) -> str:
-    return f"CRC32(CONCAT_WS(',',{','.join(c.digest(side) for c in columns)}))"
+def _digest(side: str, columns: list[Column], json: bool) -> str:
+    return f"CRC32(CONCAT_WS(',',{','.join(c.digest(side, json=json) for c in columns)}))"
 
 
 def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table: str) -> None:

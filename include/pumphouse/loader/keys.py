@@ -9,6 +9,9 @@ from typing import Any, Self
 from pumphouse.errors import UsageError
 from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
 
+_LONG = frozenset({MysqlType.BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB})
+_INDEXED_BYTES = 3072  # an index without a length holds no more of a column
+
 
 def key_columns(table: TableInfo) -> tuple[str, ...]:
     """Columns that identify a row: the primary key, else a unique key none of whose columns can be NULL, else ().
@@ -33,6 +36,17 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
             if found:
                 return found
     return ()
+
+
+def page_columns(table: TableInfo) -> tuple[str, ...]:
+    """`key_columns` where the source sorts rows by all of the key; () where it would take some for equal.
+
+    A MariaDB's unique key over a long text without a length is a hash, and a sort looks at a text's first bytes alone.
+    """
+    key = key_columns(table)
+    long = {c.name.lower() for c in table.public_columns if c.type.tp in _LONG or c.type.flen > _INDEXED_BYTES}
+    parts = {part.name.lower() for index in table.indexes if index.unique for part in index.columns if part.length < 0}
+    return () if any(name.lower() in long & parts for name in key) else key
 
 
 def _tells_apart(column: ColumnInfo) -> bool:

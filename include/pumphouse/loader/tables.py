@@ -15,6 +15,7 @@ from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import as_rows, on_target
 from pumphouse.schema.table_sql import checks
 from pumphouse.schema.versions import TableVersion
@@ -29,6 +30,7 @@ class Wanted:
 
     ``table``: as its rows have it (`pumphouse.schema.generated`). ``stored``: columns of it that only a target gets
     which does not compute them; ``computed``: those of them that a target is to compute.
+    ``doubles``: JSON tells doubles from integers (`json_text`).
     """
 
     table_id: int
@@ -39,6 +41,7 @@ class Wanted:
     epoch: int
     stored: frozenset[str] = frozenset()
     computed: frozenset[str] = frozenset()
+    doubles: bool = False
 
     @property
     def droppable(self) -> bool:
@@ -58,7 +61,7 @@ class WantedTables:
 
     def __init__(self, context: LoadContext) -> None:
         self._plan, self._routes = context.plan, context.routes
-        self._dialect = context.dialect
+        self._dialect, self._doubles = context.dialect, context.doubles
         self._timeline = context.timeline
         self._epochs = Epochs(context.plan)
         self._found: dict[tuple[int, int], Wanted | None] = {}
@@ -107,15 +110,20 @@ class WantedTables:
                 table=name,
             )
         table, stored, computed = as_rows(there.table, self._dialect)
+        key = key_columns(version.table)
+        # Rows without a key are told apart by TiDB's spelling. A TiDB prints a double 1.0 as 1, in generated columns
+        # too; on a MySQL only an integer is printed so.
+        doubles = self._doubles and bool(key) and not (self._dialect is Dialect.MYSQL and version.table.of_tidb)
         return Wanted(
             table_id=version.table.id,
             db=there.db,
             table=table,
             schema_version=version.schema_version,
-            key=key_columns(version.table),
+            key=key,
             epoch=epoch,
             stored=stored,
             computed=computed,
+            doubles=doubles,
         )
 
 

@@ -178,6 +178,14 @@ def test_doubles_of_json_have_their_shortest_text(value: float, text: str) -> No
     assert float(text) == value
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 3.0, -1e6, 2**53 - 1.0, 2**53 + 2.0, 1e20, 1e21, 1.5, -2.5e-9])
+def test_a_double_of_json_can_say_that_it_is_one(value: float) -> None:
+    data = b"\x0b" + struct.pack("<d", value)
+    text = json_text(data, doubles=True)
+    assert encode_json(text) == data
+    assert text.removesuffix("e+0") == json_text(data)
+
+
 def test_doubles_that_are_no_json_numbers_are_refused() -> None:
     for bad in (float("nan"), float("inf")):
         with pytest.raises(CodecError):
