@@ -19,7 +19,7 @@ import numpy as np
 
 from pumphouse.archive.losses import Losses, together
 from pumphouse.codec.jit import Bytes, Ints, frozen
-from pumphouse.errors import BadRecord, ImportRefused, TornTail, UsageError
+from pumphouse.errors import BadRecord, ImportRefused, StoreError, TornTail, UsageError
 from pumphouse.export.pbfiles import FILES, NOTES, Note
 from pumphouse.file_import import kernels
 from pumphouse.model.tso import Tso, show
@@ -120,7 +120,7 @@ class Source:
                 place=packed[0],
             )
         if not found:
-            inside = [name for name in store.folders() if any(True for _ in store.list(f"{name}/{FILES}"))]
+            inside = [name for name in store.folders() if _has_files(store, name)]
             raise UsageError(
                 f"there are no binlog files in {store.url}",
                 hint=f"{', '.join(inside)} have some: each is a Drainer's, give one of them" if inside else
@@ -282,6 +282,14 @@ class _Before:
             last = mark[0]
             known.add(mark)
         return block.take(kept)
+
+
+def _has_files(store: ObjectStore, folder: str) -> bool:
+    """Whether a folder has binlog files; False for one that cannot be read."""
+    try:
+        return any(True for _ in store.list(f"{folder}/{FILES}"))
+    except StoreError:
+        return False
 
 
 def _notes(store: ObjectStore, files: list[File]) -> tuple[Note, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,24 @@ def test_a_file_that_ends_amid_a_frame_is_named_with_the_byte_to_cut_it_at(tmp_p
     with pytest.raises(TornTail) as error:
         read(tmp_path)
     assert "copy it again" in error.value.hint
+
+
+def test_where_there_are_no_files_the_folders_that_have_some_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the Drainers' folders lies one that nobody may read."""
+    put(tmp_path / "one", 0, payloads(1))
+    (tmp_path / "lost+found").mkdir()
+    scandir = os.scandir
+
+    def forbidden(path: str) -> Any:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(UsageError, match=r"no binlog files .*one have some"):
+        Source.of(FileStore(tmp_path))
 
 
 def test_each_changed_byte_is_found(tmp_path: Path) -> None:
