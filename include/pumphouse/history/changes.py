@@ -11,7 +11,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.replay.order import in_commit_order
-from pumphouse.restore.find import Sought, tables_called
+from pumphouse.restore.find import Sought, lived_as, tables_called
 from pumphouse.schema.actions import Reach
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
@@ -58,6 +58,11 @@ class Asked:
     upto: Tso
     where: Predicate = ALL_ROWS
     columns: tuple[str, ...] = ()
+
+    @property
+    def sought(self) -> Sought:
+        """The table in the range."""
+        return Sought(after=self.after, upto=self.upto, tables=(self.table,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +236,21 @@ def tables_of(timeline: Timeline, asked: Asked) -> frozenset[int]:
     """Ids of the tables that are called so at some moment of the range; UnknownTable."""
     if "." not in asked.table or "*" in asked.table:
         raise UsageError(f"{asked.table!r} is no table", hint="as DATABASE.TABLE, such as shop.orders")
-    return tables_called(timeline, Sought(after=asked.after, upto=asked.upto, tables=(asked.table,)))
+    return tables_called(timeline, asked.sought)
+
+
+def means_the_same(timeline: Timeline, sought: Sought, after: Tso) -> bool:
+    """Whether the names mean the same tables if a search of ``sought`` is asked to go on behind ``after``.
+
+    A table is found by the names of its range: one that was renamed before ``after`` would be left out from there on.
+    """
+    rest, versions = replace(sought, after=after), timeline.versions
+    try:
+        left = tables_called(timeline, rest)
+    except UnknownTable:
+        return False
+    whole = tables_called(timeline, sought)
+    return left == {each for each in whole if any(lived_as(versions[each], after, sought.upto))}
 
 
 def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:

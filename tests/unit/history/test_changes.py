@@ -631,6 +631,46 @@ def test_what_stands_behind_a_limit_begins_with_the_whole_transaction(tmp_path: 
         assert {json.loads(line)["new"]["id"] for line in rest.splitlines()} == behind
 
 
+def test_a_limit_names_no_begin_from_which_changes_would_be_left_out_or_shown_again(tmp_path: Path) -> None:
+    """A table is found by the names that it has in the range."""
+    source = MadeSource(tmp_path)
+    source.create_table("o", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("o", id=1)
+    source.rename_table("o", "o_old")
+    source.create_table("o", [column(1, "id", flag=3)])
+    for table in ("o_old", "o"):
+        for each in (2, 3):
+            with source.txn() as t:
+                t.insert(table, id=each)
+    source.drop_table("o_old")
+    for each in range(4, 7):
+        with source.txn() as t:
+            for at in range(3):
+                t.insert("o", id=10 * each + at)
+    source.cut()
+    genesis = str(source.archive.genesis().ts)
+
+    def more(*words: str) -> tuple[str, str]:
+        """What is found, and the begin that is named."""
+        done = CliRunner(catch_exceptions=False).invoke(cli, ["archive", *words, "--archive", f"file://{tmp_path}"])
+        assert "there are more" in done.output
+        return done.stdout, "".join(re.findall(r"--from (\d+) goes on", done.output))
+
+    # o, its two DDLs, two changes of o_old, two of o, the drop; then three transactions of three each.
+    for limit, goes_on in (("1", True), ("2", False), ("4", False), ("7", False), ("8", True), ("11", True)):
+        shown, begin = more("changes", "d.o", "--limit", limit)
+        assert bool(begin) == goes_on, shown
+    _, begin = more("changes", "d.o", "--limit", "9")
+    for limit, goes_on in (("2", False), ("3", True)):
+        assert bool(more("changes", "d.o", "--limit", limit, "--from", begin)[1]) == goes_on
+    finds = ("find", "--from", genesis, "--table", "d.o")
+    for limit, goes_on in (("1", True), ("2", False), ("7", False), ("8", True)):
+        shown, begin = more(*finds, "--limit", limit)
+        assert bool(begin) == goes_on, shown
+
+
 def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path) -> None:
     source = MadeSource(root := tmp_path / "archive")
     columns = [column(1, "id", flag=3), column(2, "_Exact"), column(3, "born", MysqlType.DATE)]
