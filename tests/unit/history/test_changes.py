@@ -37,7 +37,7 @@ from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import LoadRule, LoadSettings
 from spark_tasks.history import HistoryReader
 from spark_tasks.history import _question as question
 from tests.support import madearchive
@@ -610,6 +610,26 @@ def test_rows_of_a_table_that_no_ddl_names_are_left_out_by_a_rule(
     monkeypatch.setenv("PUMPHOUSE_LOAD__RULES", f"[{rule}]")
     assert json.loads(told("changes", "d.t", "--at", "latest", "--json", root=root)) == {"id": 7}
     assert "d.t: 1 rows" in told(*words, root=root)
+
+
+def test_a_rule_of_the_id_of_a_table_that_a_ddl_names_leaves_out_no_rows_of_a_history(tmp_path: Path) -> None:
+    """It was written before the archive had the DDL, or the id was a partition's: loads alone go by it."""
+    source = MadeSource(tmp_path)
+    columns = [column(1, "id", flag=3)]
+    parts = source.create_table("p", columns, partition=partitioned(300))
+    table_id = source.create_table("t", columns)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(300, encode_insert(source.tables["p"].info, {1: 8}, handle=8))
+    source.cut()
+    view = read_view(source.archive)
+    for do in ("skip", "park"):
+        rules = tuple(LoadRule(do=do, table=str(each), why="of then") for each in (table_id, parts, 300))
+        for table, rows in (("d.t", [{"id": 7}]), ("d.p", [{"id": 8}])):
+            load = LOAD.model_copy(update={"rules": rules})
+            moment = moment_of(view, table, view.end, archive=source.settings, load=load)
+            assert [row for batch in rows_at(moment) for row in batch.to_pylist()] == rows
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
