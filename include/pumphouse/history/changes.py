@@ -184,7 +184,7 @@ def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = 
     forms = forms_between(view.timeline, asked, tables)
     require_columns(asked.columns, forms)
     if asked.where:
-        require_kept_key(view.timeline, forms)
+        require_kept_key(view.timeline, forms, asked.table)
     reader = ChangeReader(view.timeline, asked, tables)
     events = deque(reader.ddls())
     for some in reader.read(archive.store, reader.pieces(view), tell):
@@ -271,21 +271,34 @@ def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:
             )
 
 
-def require_kept_key(timeline: Timeline, forms: Sequence[Form]) -> None:
-    """UsageError where a table's key becomes one of other columns: its values then are those of other rows."""
+def require_kept_key(timeline: Timeline, forms: Sequence[Form], table: str) -> None:
+    """UsageError where a table's key becomes one of other columns: its values then are those of other rows.
+
+    So it does too where a table with another key takes the name ``table``, as a copy does that a tool has altered.
+    """
     last: dict[int, Form] = {}
     for form in forms:
         if not form.wanted.key:
             continue
-        before, last[form.wanted.table_id] = last.get(form.wanted.table_id, form), form
-        rewritten = timeline.rewritten(before.version, form.version.schema_version)
-        if _key_ids(before) != [rewritten.get(each, each) for each in _key_ids(form)]:
-            ts, name = form.version.commit_ts, ".".join(form.version.name)
-            raise UsageError(
-                f"the key of {name} is {', '.join(before.wanted.key)}, and from {show(ts)} on it is "
-                f"{', '.join(form.wanted.key)}, of other columns: a value of the one is another row's in the other",
-                hint=f"ask for the two apart: --to {ts - 1}, and --from {ts}",
-            )
+        name = ".".join(form.version.name)
+        # The id that its forms share, and 0 for the name.
+        for known_as in (form.wanted.table_id, 0) if name.lower() == table.lower() else (form.wanted.table_id,):
+            before, last[known_as] = last.get(known_as, form), form
+            if not _same_key(timeline, before, form):
+                ts = form.version.commit_ts
+                raise UsageError(
+                    f"the key of {name} is {', '.join(before.wanted.key)}, and from {show(ts)} on it is "
+                    f"{', '.join(form.wanted.key)}, of other columns: a value of the one is another row's in the other",
+                    hint=f"ask for the two apart: --to {ts - 1}, and --from {ts}",
+                )
+
+
+def _same_key(timeline: Timeline, before: Form, form: Form) -> bool:
+    """Whether two forms have the key of one set of columns; those of two tables are told by their names alone."""
+    if before.wanted.table_id != form.wanted.table_id:
+        return [each.lower() for each in before.wanted.key] == [each.lower() for each in form.wanted.key]
+    rewritten = timeline.rewritten(before.version, form.version.schema_version)
+    return _key_ids(before) == [rewritten.get(each, each) for each in _key_ids(form)]
 
 
 def _key_ids(form: Form) -> list[int]:

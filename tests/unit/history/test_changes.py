@@ -794,6 +794,40 @@ def test_a_key_that_becomes_one_of_other_columns_is_asked_for_on_each_side(tmp_p
     assert [row["n"] for row, _, _ in told_behind] == [2, 22]
 
 
+def test_a_copy_with_another_key_that_takes_the_name_is_asked_for_by_itself(tmp_path: Path) -> None:
+    """So the tools alter a table's key; of a copy that keeps it the row has one history."""
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "code", flag=1), column(3, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=5, code=70, n=1)
+        t.insert("t", id=6, code=5, n=2)
+
+    def copied(key: dict[str, Any], *gone: str) -> int:
+        source.create_table("t_gho", columns, pk_is_handle=False, index_info=[key])
+        with source.txn() as t:
+            t.insert("t_gho", id=5, code=70, n=1)
+            other = t.insert("t_gho", id=6, code=5, n=2)
+        source.rename_table("t", gone[0])
+        source.rename_table("t_gho", "t")
+        with source.txn() as t:
+            t.update("t", other, n=22)
+        source.cut()
+        return next(int(job.commit_ts) for job in reversed(source.jobs))
+
+    copied(primary(("id", 0)), "t_kept")
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5")} == {5}
+    made = copied(primary(("code", 1)), "t_del")
+    for command in ("versions", "changes"):
+        said = refused(command, "d.t", "--key", "5", root=tmp_path)
+        assert "the key of d.t is id, and from" in said
+        assert f"--to {made - 1}, and --from {made}" in said
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5", "--to", str(made - 1))} == {5}
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5", "--from", str(made))} == {6}
+
+
 def test_a_key_keeps_its_rows_through_a_rename_and_another_type_of_its_column(tmp_path: Path) -> None:
     source = MadeSource(tmp_path)
     primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
