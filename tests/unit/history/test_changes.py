@@ -31,7 +31,7 @@ from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, U
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.shown import clock
-from pumphouse.history.table import require_one_key
+from pumphouse.history.table import ChangeTable, require_one_key
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.table import MysqlType, TableInfo
@@ -705,6 +705,24 @@ def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path)
     assert pq.read_table(path).to_pylist() == [
         {"id": 1, "_Exact": 5, "born": None, "__exact": [("born", "0000-00-00")]}
     ]
+
+
+def test_columns_of_a_key_have_the_names_that_changes_have_for_themselves(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    key = ("_Exact", "_op", "__op")
+    columns = [column(at, name, flag=1) for at, name in enumerate(key, 1)]
+    primary = index(1, "PRIMARY", *((name, at) for at, name in enumerate(key)), primary=True, unique=True)
+    source.create_table("t", [*columns, column(4, "born", MysqlType.DATE)], pk_is_handle=False, index_info=[primary])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", _Exact=5, _op=6, __op=7, born="0000-00-00")
+    source.cut()
+    table = ChangeTable.of(key_forms(source))
+    ((found,),) = [table.batch(each).to_pylist() for each in asked(source, "d.t") if isinstance(each, Changed)]
+    assert [found[name] for name in ("___op", *key, "__exact")] == [
+        "insert", 5, 6, 7, [("after.born", "0000-00-00")],
+    ]  # fmt: skip
+    assert len({name.lower() for name in table.schema.names}) == len(table.schema)
 
 
 def test_a_table_that_was_truncated_before_it_got_its_name_is_followed(tmp_path: Path) -> None:
