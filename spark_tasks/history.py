@@ -209,7 +209,7 @@ def _question(options: dict[str, str]) -> _Question:
         tables = tables_of(view.timeline, asked)
         forms = forms_between(view.timeline, asked, tables)
         if where:
-            require_kept_key(view.timeline, forms)
+            require_kept_key(view.timeline, forms, asked.table)
         require_one_key(forms)
         _warn(asked, losses_of(view.windows, after=begin, upto=end))
     require_columns(columns, forms)

@@ -1024,10 +1024,8 @@ class Settings(Section):
         """
         source = settings_file(path)
         data, ours = _file_values(path), _environment()
-        for layer in (file_values, ours, environment):
+        for layer in (file_values, ours, environment, overrides):
             _take(data, layer)
-        _require_two_places(data.get("archive"))
-        _take(data, overrides)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -1118,22 +1116,6 @@ def _refuse_one_underscore(name: str) -> None:
                 f"{name} is no setting",
                 hint=f"two underscores between section and name: {ENV_PREFIX}{section.upper()}__{near[0].upper()}",
                 name=name,
-            )
-
-
-def _require_two_places(archive: Any) -> None:
-    """ConfigError where archive and copy have one URL, and the copy an access of its own.
-
-    ``s3`` tells the two apart by the URL alone: every command would go to the copy's server in the archive's stead. A
-    command line may name the copy's URL as its archive.
-    """
-    if isinstance(archive, dict) and archive.get("copy_s3_region"):
-        root, copy = (str(archive.get(name, "")).rstrip("/") for name in ("root", "copy_root"))
-        if root and root == copy:
-            raise ConfigError(
-                "archive.copy_root is the same URL as archive.root: nothing else tells the two servers apart",
-                hint="give the copy another bucket or prefix; or, where the copy became the archive, write its access "
-                "as archive.s3_… and take archive.copy_… away",
             )
 
 

@@ -122,7 +122,7 @@ class ArchiveHook(_SettingsHook):
         from pumphouse.objectstore.open import open_store
 
         store = open_store(settings_from(archive=self.conn_id, cluster=None).archive)
-        next(iter(store.list("")), None)
+        next(iter(store.folders()), None)
         return f"{store.url} answers"
 
 

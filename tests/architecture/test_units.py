@@ -41,3 +41,6 @@ def test_there_are_units_of_a_pump_and_of_a_capture() -> None:
     assert [each.name for each in UNITS] == ["pumphouse-capture.service", "pumphouse-pump@.service"]
     text = (UNITS[0].parents[2] / "docs" / "deploy.md").read_text()
     assert 'cluster.url = "file:///var/lib/pumphouse/cluster"' in text
+    # No unit has run where a capture is checked first: its directories are not there yet.
+    checked, made = (text.index(each) for each in ("pumphouse capture check", "-m 0700 /var/cache/pumphouse"))
+    assert made < checked

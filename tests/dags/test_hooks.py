@@ -196,6 +196,27 @@ print(json.dumps(ClusterHook().test_connection()))
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.row("A1", "O2")
+def test_the_test_button_of_an_archive_reads_no_folder_in_its_root(
+    in_airflow: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The root of a file system has a `lost+found` that root alone reads."""
+    (tmp_path / "lost+found").mkdir()
+    archive = {"conn_type": "pumphouse_archive", "extra": {"root": f"file://{tmp_path}"}}
+    script = """
+import json, os
+from binlog_airflow.hooks import ArchiveHook
+scandir = os.scandir
+def forbidden(path):
+    if str(path).endswith("lost+found"):
+        raise PermissionError(13, "Permission denied", path)
+    return scandir(path)
+os.scandir = forbidden
+print(json.dumps(ArchiveHook().test_connection()))
+"""
+    assert in_airflow(script, **_env(pumphouse_archive=archive)) == [True, f"file://{tmp_path} answers"]
+
+
 @pytest.mark.row("A5", "O2")
 def test_a_copy_has_a_connection_of_its_own_and_nothing_of_the_archives(in_airflow: Callable[..., Any]) -> None:
     read = """

@@ -113,29 +113,13 @@ copy_s3_endpoint = "http://there:9000"
 
 
 @pytest.mark.row("A5", "O2")
-def test_a_copy_on_another_server_does_not_have_the_archives_url(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every command would go to the copy's server."""
+def test_a_place_that_is_archive_and_copy_is_reached_as_the_copy(tmp_path: Path) -> None:
+    """It was promoted, or a command line names it to read from."""
     path = tmp_path / "pumphouse.toml"
     path.write_text(_TWO_SERVERS)
-    for archive in ({}, {"archive.root": "s3://elsewhere/archive"}):
-        with pytest.raises(ConfigError, match=r"archive\.copy_root is the same URL as archive\.root") as told:
-            Settings.read(overrides=archive)
-        assert "another bucket or prefix" in told.value.hint
-    path.write_text(_TWO_SERVERS.replace('copy_root = "s3://pumphouse/', 'copy_root = "s3://pumphouse-2/'))
-    assert Settings.read().archive.s3.endpoint == "http://here:9000"
-    # A command line may name the copy as what it reads; variables and connections may not.
-    named = {"archive.root": "s3://pumphouse-2/archive"}
-    assert Settings.read(overrides=named).archive.s3.endpoint == "http://there:9000"
-    with pytest.raises(ConfigError, match="same URL"):
-        Settings.read(environment=named)
-    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_ROOT", "s3://pumphouse/archive/")
-    with pytest.raises(ConfigError, match="same URL"):
-        Settings.read()
-    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_S3_REGION", "")
-    monkeypatch.setenv("PUMPHOUSE_ARCHIVE__COPY_S3_ENDPOINT", "")
-    assert Settings.read().archive.s3.endpoint == "http://here:9000"
+    assert Settings.read().archive.s3.endpoint == "http://there:9000"
+    elsewhere = {"archive.root": "s3://pumphouse-2/archive"}
+    assert Settings.read(overrides=elsewhere).archive.s3.endpoint == "http://here:9000"
 
 
 def test_a_value_log_file_is_not_larger_than_a_pointer_reaches(tmp_path: Path) -> None:

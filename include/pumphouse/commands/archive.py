@@ -52,6 +52,7 @@ from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
+from pumphouse.runs.copy import require_two_places
 from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
@@ -194,6 +195,8 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
     """Begin the archive: register it, and store the current schema. If run again, it resumes."""
     settings = context.settings
     opened, cluster = _open(settings)
+    if not opened.begun():
+        require_two_places(settings.archive, settings.archive.copy_root)
     history = Parts(settings).history
     with _bars() as shown:
         task = shown.add_task("init", total=None, note="") if shown is not None else None

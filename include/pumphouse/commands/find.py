@@ -72,6 +72,7 @@ def find_command(
     from pumphouse.archive.losses import losses_of
     from pumphouse.archive.view import read_view
     from pumphouse.commands.load import print_losses
+    from pumphouse.history.changes import means_the_same
     from pumphouse.restore.find import NEWER, Sought, bounds, find
     from pumphouse.restore.plan import LATEST, parse_moment
 
@@ -106,7 +107,10 @@ def find_command(
         click.echo(json.dumps(with_times(said | asdict(losses)), indent=2, ensure_ascii=False))
         return
     if more:
-        click.echo(f"there are more: the same with --from {last} goes on")
+        goes_on = last is not None and means_the_same(view.timeline, sought, last)
+        click.echo(
+            f"there are more: {f'the same with --from {last} goes on' if goes_on else '--limit N shows N of them'}"
+        )
     if last is None:
         click.echo("found nothing")
     ends = f", where the archive ends{NEWER}" if upto == view.end and (asked is None or asked > upto) else ""

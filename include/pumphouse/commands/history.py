@@ -114,12 +114,14 @@ def _show_changes(
     from pumphouse.history import shown
     from pumphouse.runs.history import told_changes
 
-    read = Tso(0)  # up to where; where it ends at the limit, that is the first change that is not shown
+    # The first that is told, and up to where; where it ends at the limit, that is the first change that is not shown.
+    first, read = Tso(0), Tso(0)
 
     def one_by_one(some: Changed | DdlEvent) -> Iterator[str]:
-        nonlocal read
+        nonlocal first, read
         told_as = map(_json, shown.objects(some)) if how == "json" else shown.lines(some)
-        for read, line in zip(shown.stamps(some), told_as, strict=True):  # noqa: B007 - read by the caller
+        for read, line in zip(shown.stamps(some), told_as, strict=True):
+            first = first or read
             yield line
 
     def tellers(found: Iterator[Changed | DdlEvent]) -> Iterator[str]:
@@ -132,8 +134,10 @@ def _show_changes(
     ):
         more = _print(tellers(told.found), most)
     if more:
-        whole = f"the same with --from {read - 1} goes on, with the whole transaction at {show(read)}"
-        click.echo(f"there are more: --limit N shows N of them; {whole}", err=True)
+        whole = f"; the same with --from {read - 1} goes on, with the whole transaction at {show(read)}"
+        # A transaction that fills the limit alone would be shown again each time.
+        said = whole if read > first and told.goes_on(Tso(read - 1)) else ""
+        click.echo(f"there are more: --limit N shows N of them{said}", err=True)
     if how == "text":
         click.echo(f"changes of {table} from {show(told.after)} to {show(told.upto)}")
     _losses(told.losses)

@@ -19,7 +19,7 @@ import numpy as np
 
 from pumphouse.archive.losses import Losses, together
 from pumphouse.codec.jit import Bytes, Ints, frozen
-from pumphouse.errors import BadRecord, ImportRefused, TornTail, UsageError
+from pumphouse.errors import BadRecord, ImportRefused, StoreError, TornTail, UsageError
 from pumphouse.export.pbfiles import FILES, NOTES, Note
 from pumphouse.file_import import kernels
 from pumphouse.model.tso import Tso, show
@@ -120,7 +120,7 @@ class Source:
                 place=packed[0],
             )
         if not found:
-            inside = [name for name in store.folders() if any(True for _ in store.list(f"{name}/{FILES}"))]
+            inside = [name for name in store.folders() if _has_files(store, name)]
             raise UsageError(
                 f"there are no binlog files in {store.url}",
                 hint=f"{', '.join(inside)} have some: each is a Drainer's, give one of them" if inside else
@@ -162,10 +162,11 @@ class Source:
         Raises:
             BadRecord, TornTail: bytes are not what was written.
             ImportRefused: a transaction is larger, or older than one before it and not that one again; or a file is not
-                the one that its note names. What stands before its last frames was given then.
+                the one that its note names. Nothing of it was given then.
         """
         before = _Before()
         for file in self.files:
+            self._require_noted(file)
             for block in self._of(file, most):
                 fresh = before.fresh(block)
                 if len(fresh.starts):
@@ -177,11 +178,25 @@ class Source:
         some = [file for file in self.files if file.size][-2:]
         return max((int(block.commit_ts.max()) for file in some for block in self._of(file, most)), default=0)
 
+    def _require_noted(self, file: File) -> None:
+        """Read a file that has a note, before any of its frames can come into a window."""
+        note = next((each for each in self.notes if each.name == file.name), None)
+        if note is None:
+            return
+        digest = hashlib.sha256()
+        for offset in range(0, file.size, _READ_BYTES):
+            digest.update(self.store.get_range(file.name, offset, min(_READ_BYTES, file.size - offset)))
+        if digest.hexdigest() != note.digest:
+            raise ImportRefused(
+                f"{file.name} is not the file that {note.key} names: its bytes have another digest",
+                hint="copy the whole folder again; is it another export's?",
+                place=file.name,
+            )
+
     def _of(self, file: File, most: int) -> Iterator[Block]:
         starts, lengths, commits, kinds = (np.empty(_FRAMES, np.int64) for _ in range(4))
         found = np.zeros(kernels.S_FIELDS, np.int64)
-        offset, want, digest = 0, _READ_BYTES, hashlib.sha256()
-        note = next((each for each in self.notes if each.name == file.name), None)
+        offset, want = 0, _READ_BYTES
         while offset < file.size:
             # What is written behind the size that the list tells of is not this run's.
             raw = self.store.get_range(file.name, offset, min(want, file.size - offset))
@@ -189,13 +204,6 @@ class Source:
             kernels.scan(data, 0, len(data), most, starts, lengths, commits, kinds, found)
             count, behind, why, size = map(int, found)
             if count:
-                digest.update(data[:behind].data)
-                if note is not None and offset + behind == file.size and digest.hexdigest() != note.digest:
-                    raise ImportRefused(
-                        f"{file.name} is not the file that {note.key} names: its bytes have another digest",
-                        hint="copy the whole folder again; is it another export's?",
-                        place=file.name,
-                    )
                 yield Block(
                     file, offset, data, starts[:count].copy(), lengths[:count].copy(), commits[:count].copy(),
                     kinds[:count] == kernels.DDL,
@@ -282,6 +290,14 @@ class _Before:
             last = mark[0]
             known.add(mark)
         return block.take(kept)
+
+
+def _has_files(store: ObjectStore, folder: str) -> bool:
+    """Whether a folder has binlog files; False for one that cannot be read."""
+    try:
+        return any(True for _ in store.list(f"{folder}/{FILES}"))
+    except StoreError:
+        return False
 
 
 def _notes(store: ObjectStore, files: list[File]) -> tuple[Note, ...]:

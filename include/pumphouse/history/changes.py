@@ -11,7 +11,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.replay.order import in_commit_order
-from pumphouse.restore.find import Sought, tables_called
+from pumphouse.restore.find import Sought, lived_as, tables_called
 from pumphouse.schema.actions import Reach
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
@@ -58,6 +58,11 @@ class Asked:
     upto: Tso
     where: Predicate = ALL_ROWS
     columns: tuple[str, ...] = ()
+
+    @property
+    def sought(self) -> Sought:
+        """The table in the range."""
+        return Sought(after=self.after, upto=self.upto, tables=(self.table,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +184,7 @@ def changes(archive: Archive, view: ArchiveView, asked: Asked, tell: Progress = 
     forms = forms_between(view.timeline, asked, tables)
     require_columns(asked.columns, forms)
     if asked.where:
-        require_kept_key(view.timeline, forms)
+        require_kept_key(view.timeline, forms, asked.table)
     reader = ChangeReader(view.timeline, asked, tables)
     events = deque(reader.ddls())
     for some in reader.read(archive.store, reader.pieces(view), tell):
@@ -231,7 +236,21 @@ def tables_of(timeline: Timeline, asked: Asked) -> frozenset[int]:
     """Ids of the tables that are called so at some moment of the range; UnknownTable."""
     if "." not in asked.table or "*" in asked.table:
         raise UsageError(f"{asked.table!r} is no table", hint="as DATABASE.TABLE, such as shop.orders")
-    return tables_called(timeline, Sought(after=asked.after, upto=asked.upto, tables=(asked.table,)))
+    return tables_called(timeline, asked.sought)
+
+
+def means_the_same(timeline: Timeline, sought: Sought, after: Tso) -> bool:
+    """Whether the names mean the same tables if a search of ``sought`` is asked to go on behind ``after``.
+
+    A table is found by the names of its range: one that was renamed before ``after`` would be left out from there on.
+    """
+    rest, versions = replace(sought, after=after), timeline.versions
+    try:
+        left = tables_called(timeline, rest)
+    except UnknownTable:
+        return False
+    whole = tables_called(timeline, sought)
+    return left == {each for each in whole if any(lived_as(versions[each], after, sought.upto))}
 
 
 def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:
@@ -252,21 +271,34 @@ def require_columns(columns: Sequence[str], forms: Sequence[Form]) -> None:
             )
 
 
-def require_kept_key(timeline: Timeline, forms: Sequence[Form]) -> None:
-    """UsageError where a table's key becomes one of other columns: its values then are those of other rows."""
+def require_kept_key(timeline: Timeline, forms: Sequence[Form], table: str) -> None:
+    """UsageError where a table's key becomes one of other columns: its values then are those of other rows.
+
+    So it does too where a table with another key takes the name ``table``, as a copy does that a tool has altered.
+    """
     last: dict[int, Form] = {}
     for form in forms:
         if not form.wanted.key:
             continue
-        before, last[form.wanted.table_id] = last.get(form.wanted.table_id, form), form
-        rewritten = timeline.rewritten(before.version, form.version.schema_version)
-        if _key_ids(before) != [rewritten.get(each, each) for each in _key_ids(form)]:
-            ts, name = form.version.commit_ts, ".".join(form.version.name)
-            raise UsageError(
-                f"the key of {name} is {', '.join(before.wanted.key)}, and from {show(ts)} on it is "
-                f"{', '.join(form.wanted.key)}, of other columns: a value of the one is another row's in the other",
-                hint=f"ask for the two apart: --to {ts - 1}, and --from {ts}",
-            )
+        name = ".".join(form.version.name)
+        # The id that its forms share, and 0 for the name.
+        for known_as in (form.wanted.table_id, 0) if name.lower() == table.lower() else (form.wanted.table_id,):
+            before, last[known_as] = last.get(known_as, form), form
+            if not _same_key(timeline, before, form):
+                ts = form.version.commit_ts
+                raise UsageError(
+                    f"the key of {name} is {', '.join(before.wanted.key)}, and from {show(ts)} on it is "
+                    f"{', '.join(form.wanted.key)}, of other columns: a value of the one is another row's in the other",
+                    hint=f"ask for the two apart: --to {ts - 1}, and --from {ts}",
+                )
+
+
+def _same_key(timeline: Timeline, before: Form, form: Form) -> bool:
+    """Whether two forms have the key of one set of columns; those of two tables are told by their names alone."""
+    if before.wanted.table_id != form.wanted.table_id:
+        return [each.lower() for each in before.wanted.key] == [each.lower() for each in form.wanted.key]
+    rewritten = timeline.rewritten(before.version, form.version.schema_version)
+    return _key_ids(before) == [rewritten.get(each, each) for each in _key_ids(form)]
 
 
 def _key_ids(form: Form) -> list[int]:

@@ -125,7 +125,9 @@ def moment_of(
     else:
         buckets = {version.table.id: cut.buckets}
     # As the table is at the end, whatever it was when its rows were written.
-    skipped = {str(each): "skipped" for each in unknown_ids(load.rules)}
+    # A rule of a table that a DDL names is one of loads.
+    known = view.timeline.versions.keys() | view.timeline.partitions.keys()
+    skipped = {str(each): "skipped" for each in unknown_ids(load.rules) - known}
     plan = replace(
         work.plan, to_ts=at, mode=Mode.REPEAT, buckets=buckets, whole=frozenset(), where=where, skipped=skipped,
         without=(),

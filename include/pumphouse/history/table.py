@@ -58,10 +58,15 @@ class ChangeTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Head, the key's columns, the images, and the texts of values that no column of theirs can hold."""
+        """Head, the key's columns, the images, and the texts of values that no column of theirs can hold.
+
+        All but the key's columns have names that none of these has.
+        """
         keys = [self.image.field(name) for name in self.key]
         image = pa.struct(list(self.image))
-        return pa.schema([*_HEAD, *keys, pa.field(BEFORE, image), pa.field(AFTER, image), pa.field(EXACT, _TEXTS)])
+        rest = (pa.field(BEFORE, image), pa.field(AFTER, image), pa.field(EXACT, _TEXTS))
+        head, tail = ([field.with_name(_beside(keys, field.name)) for field in some] for some in (_HEAD, rest))
+        return pa.schema([*head, *keys, *tail])
 
     def batch(self, changed: Changed) -> pa.RecordBatch:
         """Changes, of `schema`."""
@@ -113,10 +118,16 @@ def require_one_key(forms: Sequence[Form]) -> None:
 
 def row_schema(form: Form, columns: Sequence[str] = ()) -> pa.Schema:
     """What rows of one form look like; the texts come last, under a name that no column of the table has."""
-    fields, exact = [*map(typed_field, form.columns(form.only(columns)))], EXACT
-    while exact in {field.name.lower() for field in fields}:
-        exact = f"_{exact}"
-    return pa.schema([*fields, pa.field(exact, _TEXTS)])
+    fields = [*map(typed_field, form.columns(form.only(columns)))]
+    return pa.schema([*fields, pa.field(_beside(fields, EXACT), _TEXTS)])
+
+
+def _beside(fields: Sequence[pa.Field], name: str) -> str:
+    """A name, with as many more ``_`` as none of the fields has it; Spark does not tell case apart."""
+    taken = {field.name.lower() for field in fields}
+    while name in taken:
+        name = f"_{name}"
+    return name
 
 
 def row_batch(form: Form, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -19,7 +19,8 @@ _PASSING = (
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 )  # fmt: skip
 _HINTS = {
-    errno.EACCES: "what lies in a store of files is for the user who made it: run all commands as that user",
+    errno.EACCES: "what lies in a store of files is for the user who made it: run all commands as that user. Where "
+    "another program made it, or the file system did (lost+found), give the store a folder of its own",
     errno.ENAMETOOLONG: "a file's name has at most 255 bytes, and the node id of a Pump is one, in which a character "
     "that is not ASCII takes three for each of its bytes",
 }
@@ -106,8 +107,10 @@ class FileStore:
         """Objects whose key starts with prefix, sorted by key."""
         root, above = f"{self._root}/", len(f"{self._root}/")
         keys = []
-        for at, _, names in os.walk(root + prefix.rpartition("/")[0], onerror=self._pass_over):
+        for at, folders, names in os.walk(root + prefix.rpartition("/")[0], onerror=self._pass_over):
             inside = at[above:].rstrip("/") + "/" if len(at) > above else ""
+            # Another's folder beside what is asked for may be unreadable, as lost+found is.
+            folders[:] = [each for each in folders if f"{inside}{each}/".startswith(prefix)]
             keys += [inside + each for each in names if not (each.startswith(".") and each.endswith(".tmp"))]
         for key in sorted(each for each in keys if each.startswith(prefix) and each > after):
             try:

@@ -236,7 +236,7 @@ class S3Store:
             if status == 412 or code == "PreconditionFailed":
                 raise ObjectExists(f"{where} exists", key=key) from error
             said = f"{where}: HTTP {status} {code}: {error}"
-            if status in (409, 429) or code in _AGAIN or (status >= 500 and status not in _NEVER):
+            if status in (408, 409, 425, 429) or code in _AGAIN or (status >= 500 and status not in _NEVER):
                 raise StoreUnavailable(said, key=key) from error
             hint = _HINTS.get(code) or (_MAY if status in (401, 403) else "")
             raise StoreError(said, hint=hint, key=key) from error

@@ -7,9 +7,9 @@ from typing import Any
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.copying import CopyReport, Tick, copy_archive
-from pumphouse.errors import UsageError
+from pumphouse.errors import ConfigError, UsageError
 from pumphouse.parts import Parts
-from pumphouse.settings import Settings
+from pumphouse.settings import ArchiveSettings, Settings
 
 
 def run(
@@ -39,10 +39,25 @@ def run(
             "it is not said where the copy is to lie",
             hint="pumphouse archive copy s3://bucket/prefix, or the setting archive.copy_root",
         )
+    require_two_places(settings.archive, place)
     with Parts(settings) as parts:
         archive = parts.readable_archive
         archive.genesis()  # says what to do where there is none
         return copy_archive(archive, copy_at(settings, place, archive), full=full, dry_run=dry_run, tick=tick)
+
+
+def require_two_places(archive: ArchiveSettings, place: str) -> None:
+    """ConfigError for a copy of the archive's URL that has an access of its own.
+
+    `ArchiveSettings.s3` tells the two apart by the URL alone: every command goes to the copy's server. That is right
+    once the copy is the archive, so only what would make an archive or a copy there asks.
+    """
+    if archive.copy_s3_region and archive.root.rstrip("/") == place.rstrip("/"):
+        raise ConfigError(
+            "archive.copy_root is the same URL as archive.root: nothing else tells the two servers apart",
+            hint="give the copy another bucket or prefix; or, where the copy became the archive, write its access "
+            "as archive.s3_… and take archive.copy_… away",
+        )
 
 
 def copy_at(settings: Settings, root: str, archive: Archive) -> Archive:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -13,7 +14,16 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.losses import Losses, losses_of, together
 from pumphouse.archive.restorable import restorable_from
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.history.changes import Asked, Changed, changes, moment_in, range_in, require_columns, tables_of
+from pumphouse.history.changes import (
+    Asked,
+    Changed,
+    changes,
+    means_the_same,
+    moment_in,
+    range_in,
+    require_columns,
+    tables_of,
+)
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.versions import Begin, Version, versions
 from pumphouse.loader.changes import Form
@@ -44,6 +54,13 @@ class ToldRows(Told[pa.RecordBatch]):
     form: Form
 
 
+@dataclass(slots=True, kw_only=True)
+class ToldChanges(Told[Changed | DdlEvent]):
+    """Changes of a table; ``goes_on``: whether the same command with another begin tells all that is left."""
+
+    goes_on: Callable[[Tso], bool]
+
+
 @contextmanager
 def told_changes(
     settings: Settings,
@@ -54,7 +71,7 @@ def told_changes(
     keys: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
     progress: Progress = silent,
-) -> Iterator[Told[Changed | DdlEvent]]:
+) -> Iterator[ToldChanges]:
     """Changes and DDLs of a table in (since, upto], in commit order; None = all that is kept.
 
     Raises:
@@ -65,7 +82,8 @@ def told_changes(
     with _read(settings, table, since, upto, keys, columns) as (archive, view, asked):
         losses = losses_of(view.windows, after=asked.after, upto=asked.upto)
         found = changes(archive, view, asked, progress)
-        yield Told(found=found, after=asked.after, upto=asked.upto, losses=losses)
+        goes_on = partial(means_the_same, view.timeline, asked.sought)
+        yield ToldChanges(found=found, after=asked.after, upto=asked.upto, losses=losses, goes_on=goes_on)
 
 
 @contextmanager

@@ -6,8 +6,10 @@ import dataclasses
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
@@ -22,11 +24,13 @@ from pumphouse.archive.retention import Policy
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
+from pumphouse.cli import cli
 from pumphouse.errors import BadManifest, BadSegment, ConfigError, ManifestConflict, UnsafeStore
 from pumphouse.folding.run import fold_base
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
+from pumphouse.runs.copy import require_two_places
 from pumphouse.settings import ArchiveSettings, LoadSettings
 from tests.support import formats
 from tests.support.agedarchive import Aged, aged, require_restorable
@@ -584,3 +588,23 @@ def test_a_stored_schema_that_was_made_anew_stops_no_copy(archive: Archive, ther
     for full in (False, True):
         run(archive, there, full=full)
     assert there.objects == with_its_own
+
+
+@pytest.mark.row("O2")
+def test_a_copy_on_another_server_has_another_url_unless_it_is_the_archive(world: Any) -> None:
+    """Nothing else tells the two apart. A copy that was promoted goes on under the settings of the copy."""
+    world.pump()
+    options = world.sets()
+    both = [f"--set=archive.copy_root={world.store.url}/", "--set=archive.copy_s3_region=us-east-1"]
+    for words in (("init",), ("copy",), ("copy", world.store.url)):
+        refused = CliRunner().invoke(cli, [*options, *both, "archive", *words])
+        assert "archive.copy_root is the same URL as archive.root" in str(refused.exception), words
+        assert "another bucket or prefix" in refused.exception.hint  # type: ignore[union-attr]
+    assert not world.archive.begun()
+    world.init()
+    for words in (("snapshot",), ("archive", "ls")):
+        done = CliRunner().invoke(cli, [*options, *both, "--log-level", "error", *words])
+        assert done.exit_code == 0, done.output
+    with pytest.raises(ConfigError, match="same URL"):
+        require_two_places(ArchiveSettings(root="s3://a/b", copy_s3_region="us-east-1"), "s3://a/b/")
+    require_two_places(ArchiveSettings(root="s3://a/b"), "s3://a/b")

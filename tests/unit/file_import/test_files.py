@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,24 @@ def test_a_file_that_ends_amid_a_frame_is_named_with_the_byte_to_cut_it_at(tmp_p
     assert "copy it again" in error.value.hint
 
 
+def test_where_there_are_no_files_the_folders_that_have_some_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the Drainers' folders lies one that nobody may read."""
+    put(tmp_path / "one", 0, payloads(1))
+    (tmp_path / "lost+found").mkdir()
+    scandir = os.scandir
+
+    def forbidden(path: str) -> Any:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    with pytest.raises(UsageError, match=r"no binlog files .*one have some"):
+        Source.of(FileStore(tmp_path))
+
+
 def test_each_changed_byte_is_found(tmp_path: Path) -> None:
     some = payloads(3)
     path = put(tmp_path, 0, some)
@@ -101,8 +121,9 @@ def test_a_file_of_another_export_is_none_of_its_note(tmp_path: Path, monkeypatc
         monkeypatch.setattr(files, "_READ_BYTES", size)
         assert read(tmp_path) == some
         path.write_bytes(data.replace(framed(some[1]), framed(some[1].replace(b"t1", b"u1"))))
+        # Before its first frame: a window of what stands before the other bytes would stay in the archive.
         with pytest.raises(ImportRefused, match=f"{path.name} is not the file that {note.key} names"):
-            read(tmp_path)
+            next(Source.of(FileStore(tmp_path)).blocks(MOST))
         path.write_bytes(data)
 
 

@@ -31,13 +31,13 @@ from pumphouse.errors import BadManifest, BadSegment, LoadError, RestoreError, U
 from pumphouse.history.changes import Asked, Changed, changes, forms_between, range_in, tables_of
 from pumphouse.history.rows import moment_of, rows_at
 from pumphouse.history.shown import clock
-from pumphouse.history.table import require_one_key
+from pumphouse.history.table import ChangeTable, require_one_key
 from pumphouse.loader.changes import Form
 from pumphouse.loader.keys import ALL_ROWS, Predicate
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import LoadRule, LoadSettings
 from spark_tasks.history import HistoryReader
 from spark_tasks.history import _question as question
 from tests.support import madearchive
@@ -612,6 +612,26 @@ def test_rows_of_a_table_that_no_ddl_names_are_left_out_by_a_rule(
     assert "d.t: 1 rows" in told(*words, root=root)
 
 
+def test_a_rule_of_the_id_of_a_table_that_a_ddl_names_leaves_out_no_rows_of_a_history(tmp_path: Path) -> None:
+    """It was written before the archive had the DDL, or the id was a partition's: loads alone go by it."""
+    source = MadeSource(tmp_path)
+    columns = [column(1, "id", flag=3)]
+    parts = source.create_table("p", columns, partition=partitioned(300))
+    table_id = source.create_table("t", columns)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=7)
+        t.builder.insert(300, encode_insert(source.tables["p"].info, {1: 8}, handle=8))
+    source.cut()
+    view = read_view(source.archive)
+    for do in ("skip", "park"):
+        rules = tuple(LoadRule(do=do, table=str(each), why="of then") for each in (table_id, parts, 300))
+        for table, rows in (("d.t", [{"id": 7}]), ("d.p", [{"id": 8}])):
+            load = LOAD.model_copy(update={"rules": rules})
+            moment = moment_of(view, table, view.end, archive=source.settings, load=load)
+            assert [row for batch in rows_at(moment) for row in batch.to_pylist()] == rows
+
+
 @pytest.mark.parametrize("how", [(), ("--json",)])
 def test_what_stands_behind_a_limit_begins_with_the_whole_transaction(tmp_path: Path, how: tuple[str, ...]) -> None:
     source = MadeSource(tmp_path)
@@ -631,6 +651,46 @@ def test_what_stands_behind_a_limit_begins_with_the_whole_transaction(tmp_path: 
         assert {json.loads(line)["new"]["id"] for line in rest.splitlines()} == behind
 
 
+def test_a_limit_names_no_begin_from_which_changes_would_be_left_out_or_shown_again(tmp_path: Path) -> None:
+    """A table is found by the names that it has in the range."""
+    source = MadeSource(tmp_path)
+    source.create_table("o", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("o", id=1)
+    source.rename_table("o", "o_old")
+    source.create_table("o", [column(1, "id", flag=3)])
+    for table in ("o_old", "o"):
+        for each in (2, 3):
+            with source.txn() as t:
+                t.insert(table, id=each)
+    source.drop_table("o_old")
+    for each in range(4, 7):
+        with source.txn() as t:
+            for at in range(3):
+                t.insert("o", id=10 * each + at)
+    source.cut()
+    genesis = str(source.archive.genesis().ts)
+
+    def more(*words: str) -> tuple[str, str]:
+        """What is found, and the begin that is named."""
+        done = CliRunner(catch_exceptions=False).invoke(cli, ["archive", *words, "--archive", f"file://{tmp_path}"])
+        assert "there are more" in done.output
+        return done.stdout, "".join(re.findall(r"--from (\d+) goes on", done.output))
+
+    # o, its two DDLs, two changes of o_old, two of o, the drop; then three transactions of three each.
+    for limit, goes_on in (("1", True), ("2", False), ("4", False), ("7", False), ("8", True), ("11", True)):
+        shown, begin = more("changes", "d.o", "--limit", limit)
+        assert bool(begin) == goes_on, shown
+    _, begin = more("changes", "d.o", "--limit", "9")
+    for limit, goes_on in (("2", False), ("3", True)):
+        assert bool(more("changes", "d.o", "--limit", limit, "--from", begin)[1]) == goes_on
+    finds = ("find", "--from", genesis, "--table", "d.o")
+    for limit, goes_on in (("1", True), ("2", False), ("7", False), ("8", True)):
+        shown, begin = more(*finds, "--limit", limit)
+        assert bool(begin) == goes_on, shown
+
+
 def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path) -> None:
     source = MadeSource(root := tmp_path / "archive")
     columns = [column(1, "id", flag=3), column(2, "_Exact"), column(3, "born", MysqlType.DATE)]
@@ -645,6 +705,24 @@ def test_a_column_has_the_name_of_the_texts_that_no_column_holds(tmp_path: Path)
     assert pq.read_table(path).to_pylist() == [
         {"id": 1, "_Exact": 5, "born": None, "__exact": [("born", "0000-00-00")]}
     ]
+
+
+def test_columns_of_a_key_have_the_names_that_changes_have_for_themselves(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    key = ("_Exact", "_op", "__op")
+    columns = [column(at, name, flag=1) for at, name in enumerate(key, 1)]
+    primary = index(1, "PRIMARY", *((name, at) for at, name in enumerate(key)), primary=True, unique=True)
+    source.create_table("t", [*columns, column(4, "born", MysqlType.DATE)], pk_is_handle=False, index_info=[primary])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", _Exact=5, _op=6, __op=7, born="0000-00-00")
+    source.cut()
+    table = ChangeTable.of(key_forms(source))
+    ((found,),) = [table.batch(each).to_pylist() for each in asked(source, "d.t") if isinstance(each, Changed)]
+    assert [found[name] for name in ("___op", *key, "__exact")] == [
+        "insert", 5, 6, 7, [("after.born", "0000-00-00")],
+    ]  # fmt: skip
+    assert len({name.lower() for name in table.schema.names}) == len(table.schema)
 
 
 def test_a_table_that_was_truncated_before_it_got_its_name_is_followed(tmp_path: Path) -> None:
@@ -732,6 +810,40 @@ def test_a_key_that_becomes_one_of_other_columns_is_asked_for_on_each_side(tmp_p
     ]
     told_behind = versions_of(tmp_path, "--key", "5", "--from", str(made))
     assert [row["n"] for row, _, _ in told_behind] == [2, 22]
+
+
+def test_a_copy_with_another_key_that_takes_the_name_is_asked_for_by_itself(tmp_path: Path) -> None:
+    """So the tools alter a table's key; of a copy that keeps it the row has one history."""
+    source = MadeSource(tmp_path)
+    primary = partial(index, 1, "PRIMARY", unique=True, primary=True)
+    columns = [column(1, "id", flag=1), column(2, "code", flag=1), column(3, "n")]
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary(("id", 0))])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=5, code=70, n=1)
+        t.insert("t", id=6, code=5, n=2)
+
+    def copied(key: dict[str, Any], *gone: str) -> int:
+        source.create_table("t_gho", columns, pk_is_handle=False, index_info=[key])
+        with source.txn() as t:
+            t.insert("t_gho", id=5, code=70, n=1)
+            other = t.insert("t_gho", id=6, code=5, n=2)
+        source.rename_table("t", gone[0])
+        source.rename_table("t_gho", "t")
+        with source.txn() as t:
+            t.update("t", other, n=22)
+        source.cut()
+        return next(int(job.commit_ts) for job in reversed(source.jobs))
+
+    copied(primary(("id", 0)), "t_kept")
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5")} == {5}
+    made = copied(primary(("code", 1)), "t_del")
+    for command in ("versions", "changes"):
+        said = refused(command, "d.t", "--key", "5", root=tmp_path)
+        assert "the key of d.t is id, and from" in said
+        assert f"--to {made - 1}, and --from {made}" in said
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5", "--to", str(made - 1))} == {5}
+    assert {row["id"] for row, _, _ in versions_of(tmp_path, "--key", "5", "--from", str(made))} == {6}
 
 
 def test_a_key_keeps_its_rows_through_a_rename_and_another_type_of_its_column(tmp_path: Path) -> None:

@@ -133,22 +133,24 @@ UNREADABLE = [
 ]
 
 
+def broken(real, at, number):
+    """A call of the system that fails for one path."""
+
+    def call(path, *more, **named):
+        if str(path) == str(at):
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *more, **named)
+
+    return call
+
+
 @pytest.mark.row("A1", "O5")
 @pytest.mark.parametrize(("number", "kind", "says"), UNREADABLE)
 def test_a_folder_that_cannot_be_read_ends_the_listing_and_is_named(tmp_path, monkeypatch, number, kind, says):
     store, scandir, stat = FileStore(tmp_path), os.scandir, os.stat
     for key in ("a/1", "b/1", "b/x/1", "c/1"):
         store.put(key, b"rows")
-
-    def broken(real, name):
-        def call(path, *more, **named):
-            if str(path) == str(tmp_path / name):
-                raise OSError(number, os.strerror(number), path)
-            return real(path, *more, **named)
-
-        return call
-
-    monkeypatch.setattr(os, "scandir", broken(scandir, "b"))
+    monkeypatch.setattr(os, "scandir", broken(scandir, tmp_path / "b", number))
     for prefix in ("", "b/"):
         with pytest.raises(kind, match=f"/b: .*{says}") as told:
             list(store.list(prefix))
@@ -157,9 +159,24 @@ def test_a_folder_that_cannot_be_read_ends_the_listing_and_is_named(tmp_path, mo
         list(store.folders("b/"))
     assert [each.key for each in store.list("a/")] == ["a/1"]
     monkeypatch.setattr(os, "scandir", scandir)
-    monkeypatch.setattr(os, "stat", broken(stat, "b/1"))
+    monkeypatch.setattr(os, "stat", broken(stat, tmp_path / "b/1", number))
     with pytest.raises(kind, match=f"/b/1: .*{says}"):
         list(store.list("b/"))
+
+
+@pytest.mark.row("A1", "A6")
+def test_a_folder_beside_what_is_asked_for_may_be_unreadable(tmp_path, monkeypatch):
+    """The root of a file system has a `lost+found` that root alone reads."""
+    store = FileStore(tmp_path)
+    for key in ("binlog-1", "binlogs/1", "7/x/1", "7/y/1", "lost+found/1"):
+        store.put(key, b"rows")
+    monkeypatch.setattr(os, "scandir", broken(os.scandir, tmp_path / "lost+found", errno.EACCES))
+    for prefix, keys in (("binlog", ["binlog-1", "binlogs/1"]), ("genesis.json", []), ("7/", ["7/x/1", "7/y/1"])):
+        assert [each.key for each in store.list(prefix)] == keys
+    assert list(store.folders()) == ["7", "binlogs", "lost+found"]
+    for prefix in ("", "lost"):
+        with pytest.raises(StoreError, match=r"lost\+found: .*a folder of its own"):
+            list(store.list(prefix))
 
 
 @pytest.mark.row("A1")
@@ -269,6 +286,8 @@ REFUSALS = [
     (400, "RequestTimeout", True, ""),
     (400, "BadDigest", True, ""),
     (503, "SlowDown", True, ""),
+    (408, "408", True, ""),
+    (425, "425", True, ""),
 ]
 
 
