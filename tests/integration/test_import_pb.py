@@ -511,6 +511,37 @@ def test_what_an_archive_lost_is_lost_in_the_one_that_its_files_make(server: Tar
     restored(settings, to=report.upto, dry_run=False, accept_losses=True)
 
 
+def test_an_import_that_was_killed_goes_on_with_files_that_know_of_another_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, root = MadeSource(tmp_path / "archive"), tmp_path / "root"
+    since = source.genesis()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda raw: raw.update(query="CREATE TABLE t (id INT PRIMARY KEY)"))
+    for at in (1, 2):  # two transactions of one commit ts, of which the second is known as lost only later
+        with source.txn() as t:
+            t.insert("t", id=at)
+        orphan = AcceptedCommit(
+            node_id="pump-8", start_ts=Tso(since + at), commit_ts=Tso(since + 9), kind=AcceptedCommit.ORPHAN,
+            reason=f"orphan {at}", who="me",
+        )  # fmt: skip
+        source.cut(accepted=(orphan,))
+        export_pb(source.archive, FileStore(tmp_path / f"files {at}"), since=since, upto=None)
+    given = {"schema": "CREATE DATABASE d;", "empty": True}
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt  # behind the loss, before its window
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Archive, "publish", killed)
+        imported(tmp_path / "files 1", root, **given)
+    report = imported(tmp_path / "files 2", root, **given)
+    archive = archive_of(root, report)
+    (lost,) = losses_of(archive.windows(), after=since, upto=report.upto).declared
+    assert (lost.to_ts, lost.reason) == (since + 9, f"orphan transaction {since + 1}: orphan 1")
+    assert verify(archive).problems == []
+
+
 def test_a_drainers_default_is_text_in_columns_of_every_kind(tmp_path: Path) -> None:
     """Of a column that the row lacks, as while it is being dropped: the schema has the default as text."""
     files = Files(tmp_path / "files")

@@ -76,7 +76,10 @@ def settled_of(archive: Archive, node_id: str) -> frozenset[str]:
 
 
 def accept_with(archive: Archive, lost: Declaration, start_ts: Tso, commit_ts: Tso) -> AcceptedCommit:
-    """Record that an orphan is left out, by the word of who declared its prewrite lost."""
+    """Record that an orphan is left out, by the word of who declared its prewrite lost.
+
+    Returns the record that is there, which may be another's by now: a manifest lists that one.
+    """
     record = AcceptedCommit(
         node_id=lost.node_id,
         start_ts=start_ts,
@@ -85,9 +88,14 @@ def accept_with(archive: Archive, lost: Declaration, start_ts: Tso, commit_ts: T
         reason=f"its prewrite was declared lost: {lost.reason}",
         who=lost.who,
     )
-    key = layout.accepted_key(lost.node_id, start_ts, commit_ts)
-    put_once(archive.store, key, dump(AcceptedCommit.KIND, record.to_dict()), lambda _: True)
-    return record
+    return _put_record(archive, record)
+
+
+def _put_record(archive: Archive, record: AcceptedCommit) -> AcceptedCommit:
+    """Put a record of a commit; returns the first one that was put."""
+    key = layout.accepted_key(record.node_id, record.start_ts, record.commit_ts)
+    found = put_once(archive.store, key, dump(AcceptedCommit.KIND, record.to_dict()), lambda _: True)
+    return parse(key, found, AcceptedCommit.KIND, AcceptedCommit.from_dict)
 
 
 def record_settled(archive: Archive, accepted: AcceptedCommit) -> None:
@@ -169,6 +177,8 @@ def accept(
 ) -> tuple[AcceptedCommit, bool]:
     """Settle by name what holds a window, and tell the Pump. Returns the record and whether the Pump was told.
 
+    Twice is no harm: the first record stays, and is returned.
+
     A late commit is taken; one below the archive's end stays out, the next window's manifest says so, and its snapshot
     tells the Pump. An orphan, and a transaction whose payload cannot be read, are left out. A DDL binlog goes
     without its job where the history has none. Any other transaction is the one to be read where another Pump has
@@ -199,17 +209,17 @@ def accept(
                 "such transaction",
                 hint=f"it shows: {', '.join(f'{e.start_ts} {e.commit_ts}' for _, e in commits) or 'none'}",
             )
-        record = AcceptedCommit(
-            node_id=node_id,
-            start_ts=start_ts,
-            commit_ts=commit_ts,
-            kind=kind,
-            reason=reason.strip(),
-            who=who or default_who(),
+        record = _put_record(
+            archive,
+            AcceptedCommit(
+                node_id=node_id,
+                start_ts=start_ts,
+                commit_ts=commit_ts,
+                kind=kind,
+                reason=reason.strip(),
+                who=who or default_who(),
+            ),
         )
-        data = dump(AcceptedCommit.KIND, record.to_dict())
-        # Twice is no harm: the first record stays.
-        put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
         if told_of and _has_passed(archive, commit_ts):
             # Nothing brings it any more: the next window's manifest has to say so before the Pump shows it as settled.
             return record, False

@@ -15,8 +15,8 @@ _PAUSE_S = 0.5
 
 def put_once(
     store: ObjectStore, key: str, data: bytes, ours: Callable[[bytes], bool], *, clock: Clock = SYSTEM_CLOCK
-) -> None:
-    """Create ``key`` with ``data``; ManifestConflict when another writer won.
+) -> bytes:
+    """Create ``key`` with ``data``; ManifestConflict when another writer won. Returns what is there.
 
     A refusal proves nothing: the SDK tries again by itself after a put that succeeded, and is then refused. So the
     object is read back and ``ours`` (the same attempt id) says whether we won. After a time-out with nothing there the
@@ -53,3 +53,4 @@ def put_once(
     else:
         raise StoreUnavailable(f"{store.url}/{key}: neither taken nor there", key=key)
     put_again(store, key, data)
+    return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pumphouse.archive.archive import Archive
@@ -29,6 +30,7 @@ def settle_pending(
     What was accepted by name is taken too; a late commit that the archive has passed is lost then, unless it has it.
     There the Pump's own segments count too: they have a late commit that was accepted at the Pump before it was pulled.
     An orphan whose prewrite went with an incarnation of its Pump that was declared lost is left out by that word.
+    One that was accepted as late, when its Pump still had the prewrite or by a release that took it for late, is lost.
     """
     taken: list[AcceptedCommit] = []
     holders: list[dict[str, Any]] = []
@@ -41,7 +43,8 @@ def settle_pending(
     losses = [each for each in declarations(archive) if each.incarnation != now.get(each.node_id)] if orphans else []
     for node_id, each in pending:
         named = by_name.get((node_id, each.start_ts, each.commit_ts))
-        if named is not None and not (named.kind == AcceptedCommit.LATE and each.commit_ts <= start):
+        orphan = each.kind == AcceptedCommit.ORPHAN
+        if named is not None and not (named.kind == AcceptedCommit.LATE and (orphan or each.commit_ts <= start)):
             taken.append(named)
             continue
         other = None if each.why else _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
@@ -57,11 +60,12 @@ def settle_pending(
                 )
             )
             continue
+        if named is None and orphan and (lost := _lost_with(losses, node_id, each)) is not None:
+            named = accept_with(archive, lost, each.start_ts, each.commit_ts)
         if named is not None:
-            taken.append(named)
-            continue
-        if each.kind == AcceptedCommit.ORPHAN and (lost := _lost_with(losses, node_id, each)) is not None:
-            taken.append(accept_with(archive, lost, each.start_ts, each.commit_ts))
+            taken.append(
+                replace(named, kind=AcceptedCommit.ORPHAN) if orphan and named.kind == AcceptedCommit.LATE else named
+            )
             continue
         holders.append(
             holder(
@@ -75,7 +79,12 @@ def settle_pending(
 
 
 def _lost_with(losses: Sequence[Declaration], node_id: str, orphan: PendingCommit) -> Declaration | None:
-    """The declaration that its prewrite, and what came of it, is not to be had."""
+    """The declaration that its prewrite, and what came of it, is not to be had.
+
+    None of a second prewrite, which its Pump has on file.
+    """
+    if orphan.start_ts == orphan.commit_ts:
+        return None
     return next(
         (
             each

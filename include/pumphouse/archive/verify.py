@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -318,9 +318,16 @@ def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: Ver
         named: list[Declaration | AcceptedCommit] = list(manifest.declared)
         named += [each for each in manifest.accepted if each.who != AcceptedCommit.ARCHIVE]
         for record in named:
-            if record not in found:
+            if not any(each in found for each in _as_said(record)):
                 what = f"carries {record.KIND} of {record.node_id}, of which there is no equal object in declared/"
                 report.problems.append(Problem(key=manifest.key, what=what))
+
+
+def _as_said(listed: Declaration | AcceptedCommit) -> Iterator[Declaration | AcceptedCommit]:
+    """The objects that a manifest's record may come from: what is an orphan may have been accepted as late."""
+    yield listed
+    if isinstance(listed, AcceptedCommit) and listed.kind == AcceptedCommit.ORPHAN:
+        yield replace(listed, kind=AcceptedCommit.LATE)
 
 
 def _check_settled(

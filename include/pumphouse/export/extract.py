@@ -19,7 +19,8 @@ from pumphouse.export.encode import Encoder, Form, Frames, Piece
 from pumphouse.export.transactions import transactions
 from pumphouse.loader.report import Progress
 from pumphouse.model.tso import Tso, show
-from pumphouse.restore.find import Sought, lived_as, tables_called
+from pumphouse.restore.find import Sought, called_so, lived_as, renumbered, tables_called
+from pumphouse.schema.versions import TableVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,27 +128,38 @@ def view_upto(archive: Archive, begin: Tso, upto: Tso | None, kept: Range, way_o
 
 
 def _chosen(view: ArchiveView, sought: Sought, before: Before | None) -> frozenset[int]:
-    """Ids of the tables that are wanted, over all that the destination gets; none = all tables."""
+    """Ids of the tables that are wanted, over all that the destination gets; none = all tables.
+
+    Those that are called so, and from there on each id that they get. What the destination has is followed from its
+    end on, so runs that end anywhere give what one gives. An id that a table lost by TRUNCATE before it was called so
+    goes with it where all of it lies behind that end: else the destination lacks rows that are gone.
+    """
     if not sought.tables:
         return frozenset()
-    known = frozenset(before.table_ids if before else ())
+    timeline = view.timeline
+    if before is None:
+        return tables_called(timeline, sought)
+    known = frozenset(before.table_ids)
     try:
-        found = tables_called(view.timeline, sought) | known
+        called = known | called_so(timeline, sought)
     except UnknownTable:
         if not known:  # else they were dropped, or renamed, since
             raise
-        return known
-    if before is None:
-        return found
-    for table_id in sorted(found - known):
-        for was in lived_as(view.timeline.versions[table_id], sought.after, before.end):
+        called = known
+
+    def there(table_id: int) -> Iterator[TableVersion]:
+        return lived_as(timeline.versions[table_id], sought.after, before.end)
+
+    for table_id in sorted(called - known):
+        for was in there(table_id):
             raise UsageError(
                 f"a table that was called {'.'.join(was.name)} before {show(before.end)} is now one of "
                 f"{', '.join(sought.tables)}, and what was exported up to that moment has none of its rows",
                 hint="export anew, into an empty directory or another topic, or export up to before it got that name "
                 f"(--to), or name it (--table {'.'.join(was.name)}) in a new export",
             )
-    return found
+    followed = renumbered(timeline, called, before.end, sought.upto) - called
+    return called | {each for each in followed if not any(there(each))}
 
 
 def _in_order(batches: Iterator[pa.RecordBatch], ddls: Sequence[ExportedDdl]) -> Iterator[pa.RecordBatch | ExportedDdl]:

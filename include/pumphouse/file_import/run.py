@@ -13,8 +13,6 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseTable
 from pumphouse.archive.ddl import ArchivedJob, read_jobs, write_jobs
-from pumphouse.archive.document import dump
+from pumphouse.archive.document import dump, parse
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.indexing import extend_index
 from pumphouse.archive.losses import Losses, losses_of
@@ -490,10 +488,13 @@ def _declare(store: ObjectStore, losses: Iterable[Declaration]) -> list[Declarat
         key = layout.extended_key(each.node_id, each.from_ts, each.to_ts)
         before = found.get(key)
         found[key] = each if before is None else replace(before, reason=f"{before.reason}; {each.reason}")
-    for key, each in found.items():
-        data = dump(Declaration.KIND, each.to_dict())
-        put_once(store, key, data, partial(eq, data))
-    return list(found.values())
+    return [_declared_once(store, key, each) for key, each in found.items()]
+
+
+def _declared_once(store: ObjectStore, key: str, declaration: Declaration) -> Declaration:
+    """What is there then: a run that was killed before its window may have known other reasons for the same range."""
+    data = put_once(store, key, dump(Declaration.KIND, declaration.to_dict()), lambda _: True)
+    return parse(key, data, Declaration.KIND, Declaration.from_dict)
 
 
 def _not_above(commits: Any, at: int) -> int | None:

@@ -29,7 +29,7 @@ from pumphouse.loader.report import Progress
 from pumphouse.loader.work import SegmentPart, pieces_of
 from pumphouse.model.pattern import fits
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import Effect, is_system
+from pumphouse.schema.actions import Effect, Rows, is_system
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TableVersion
 
@@ -260,6 +260,15 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
     """Ids in the range of the tables that have a name which is looked for at some moment of it; UnknownTable."""
     if not sought.tables:
         return frozenset()
+    return renumbered(timeline, called_so(timeline, sought), sought.after, sought.upto)
+
+
+def called_so(timeline: Timeline, sought: Sought) -> frozenset[int]:
+    """Ids of which the rows are, at some moment of the range, those of a table with a name that is looked for.
+
+    Raises:
+        UnknownTable: there is none.
+    """
     found = set()
     for table_id, versions in timeline.versions.items():
         if any(sought.names(*each.name) for each in lived_as(versions, sought.after, sought.upto)):
@@ -270,26 +279,34 @@ def tables_called(timeline: Timeline, sought: Sought) -> frozenset[int]:
             hint="a table is written as DATABASE.TABLE, or as a pattern (shop.%); `pumphouse schema show --at TIME` "
             "lists those of a moment",
         )
-    return _renumbered(timeline, found, sought)
+    for before, after, stay in reversed(_other_ids(timeline, sought.after, sought.upto)):
+        if stay and after in found:
+            found.add(before)
+    return frozenset(found)
 
 
-def _renumbered(timeline: Timeline, ids: set[int], sought: Sought) -> frozenset[int]:
-    """Tables with the ids that they have before and behind a TRUNCATE of the range, whatever they were called then."""
+def renumbered(timeline: Timeline, ids: frozenset[int], after: Tso, upto: Tso) -> frozenset[int]:
+    """Tables with the ids that DDLs of (after, upto] took from them or gave them, whatever they were called then."""
     found = set(ids)
-    pairs = [
-        (change.before.table.id, change.after.table.id)
-        for event in timeline.ddls(sought.after, sought.upto)
+    pairs = _other_ids(timeline, after, upto)
+    for before, behind, _ in pairs:
+        if before in found:
+            found.add(behind)
+    for before, behind, _ in reversed(pairs):
+        if behind in found:
+            found.add(before)
+    return frozenset(found)
+
+
+def _other_ids(timeline: Timeline, after: Tso, upto: Tso) -> list[tuple[int, int, bool]]:
+    """(id before, id behind, whether the rows stay) of DDLs by which a table goes on under another id, in order."""
+    return [
+        (change.before.table.id, change.after.table.id, event.facts.rows is Rows.STAY)
+        for event in timeline.ddls(after, upto)
         if event.facts.effect is Effect.RENUMBER
         for change in event.changes
         if change.before is not None and change.after is not None
     ]
-    for before, after in pairs:
-        if before in found:
-            found.add(after)
-    for before, after in reversed(pairs):
-        if after in found:
-            found.add(before)
-    return frozenset(found)
 
 
 def lived_as(versions: Sequence[TableVersion], after: Tso, upto: Tso) -> Iterator[TableVersion]:

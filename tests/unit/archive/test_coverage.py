@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pumphouse.archive import declare, pull_pump
+from pumphouse.archive import declare, pull_pump, settle
 from pumphouse.archive.coverage import given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
 from pumphouse.archive.losses import losses_of
@@ -807,6 +807,67 @@ def test_a_second_prewrite_with_the_same_start_ts_holds_the_window_by_name(world
     world.snapshot()
     assert world.commits() == [(commit_ts, "pump-1")]
     assert [each.reason for each in world.archive.last().accepted] == ["the client was wrong"]
+
+
+@pytest.mark.row("P6", "A2")
+def test_a_declared_loss_leaves_out_no_second_prewrite_that_its_pump_has_on_file(world):
+    pump = world.pump()
+    world.init()
+    start_ts = world.cluster.tso()
+    declare_lost(world.archive, world.cluster, "pump-1", "its disk died", who="ops")
+    pump.empty("two")
+    pump.pending[start_ts, start_ts] = "orphan"
+    why, _ = held(world)
+    assert f"a prewrite of start ts {start_ts}" in why["pump-1"]
+    assert accepted_commits(world.archive) == []
+
+
+@pytest.mark.row("A2", "A4")
+def test_what_somebody_accepts_while_a_declaration_leaves_it_out_is_listed_as_they_said(world, monkeypatch):
+    pump = world.pump()
+    world.init()
+    start_ts = world.cluster.tso()
+    pump.empty("two")
+    declare_lost(world.archive, world.cluster, "pump-1", "its disk died", who="ops")
+    commit_ts = pump.transaction(start=start_ts, flag=1)
+    pump.pending[start_ts, commit_ts] = "orphan"
+    look = settle.declarations
+
+    def meanwhile(archive):
+        accept(archive, world.cluster, "pump-1", start_ts, commit_ts, "I looked", who="me")
+        return look(archive)
+
+    # The records by name were read before: what is put between is what the window has to list.
+    monkeypatch.setattr(settle, "declarations", meanwhile)
+    world.snapshot()
+    assert [(each.reason, each.who) for each in world.archive.last().accepted] == [("I looked", "me")]
+    assert verify(world.archive).problems == []
+    record, _ = accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "again", who="ops")
+    assert record == accepted_commits(world.archive)[0]
+
+
+@pytest.mark.row("A2", "P7", "R2")
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_orphan_that_was_accepted_as_late_is_lost_unless_another_pump_has_it(world, elsewhere):
+    pump, other = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = pump.transaction(flag=2)
+    start_ts = Tso(pump.binlogs[-1][1])
+    pump.pending[start_ts, commit_ts] = "late"
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
+    # Its prewrite goes before it was pulled; the record, which an earlier release may have made of both, stays.
+    pump.binlogs.clear()
+    pump.transaction(start=start_ts, commit=commit_ts, flag=1)
+    pump.pending[start_ts, commit_ts] = "orphan"
+    if elsewhere:
+        other.transaction(start=start_ts, commit=commit_ts)
+    world.snapshot()
+    (taken,) = world.archive.last().accepted
+    assert (taken.kind, taken.who) == ("orphan", "archive" if elsewhere else "ops")
+    assert world.commits() == ([(commit_ts, "pump-2")] if elsewhere else [])
+    lost = losses_of(world.archive.windows(), after=Tso(commit_ts - 1), upto=commit_ts).declared
+    assert [each.who for each in lost] == ([] if elsewhere else ["ops"])
+    assert verify(world.archive).problems == []
 
 
 @pytest.mark.row("P7", "A2")

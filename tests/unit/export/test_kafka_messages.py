@@ -10,20 +10,22 @@ from typing import Any
 import pytest
 
 from pumphouse.archive.view import read_view
-from pumphouse.errors import ConfigError, TopicRefused, UnknownTable
+from pumphouse.errors import ConfigError, TopicRefused, UnknownTable, UsageError
 from pumphouse.export import encode
+from pumphouse.export.ddls import ExportedDdl
 from pumphouse.export.extract import Before, Extract
 from pumphouse.export.kafkasender import Transactions
 from pumphouse.export.kafkatopic import Position, TopicState
 from pumphouse.export.pbfiles import Origin
 from pumphouse.export.slavemessages import SlaveMessages
 from pumphouse.loader.report import silent
-from pumphouse.model.table import MysqlType
+from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.proto.slave_binlog_pb2 import Binlog
+from pumphouse.schema.actions import Action
 from pumphouse.settings import Settings
 from tests.support import formats, slavemessages
-from tests.support.madearchive import Churn, MadeSource, column, index
+from tests.support.madearchive import Churn, Held, MadeSource, column, index
 
 pytestmark = pytest.mark.row("A6")
 ORIGIN = Origin(cluster_id=77, archive_id="main")
@@ -173,6 +175,122 @@ def test_a_chosen_table_stays_chosen_when_nothing_has_its_name_any_more(source: 
         Extract.of(source.archive, view, renamed, end, ("d.t",), None)
     before = Before(end=renamed, table_ids=first.table_ids)
     assert Extract.of(source.archive, view, renamed, end, ("d.t",), before).table_ids == first.table_ids
+
+
+def values_of(source: MadeSource, pattern: str, ends: Sequence[Tso], *, files: bool = False) -> list[bytes]:
+    """What runs that end there bring; ``files``: each knows of the whole range, as an export to files does."""
+    begin, before, found = ends[0], None, list[bytes]()
+    for end in ends[1:]:
+        since = ends[0] if files else begin
+        extract = Extract.of(source.archive, read_view(source.archive, since=since), since, end, (pattern,), before)
+        topic = Topic()
+        made = Transactions(topic, Position(origin=ORIGIN, begin=begin, upto=begin, table_ids=()), 1 << 20)
+        for part in extract.encoded(SlaveMessages(), begin, end, silent):
+            if isinstance(part, ExportedDdl):
+                made.ddl(part)
+            else:
+                made.piece(part) if isinstance(part, encode.Piece) else made.frames(part)
+        made.finish(end)
+        found += [each for values, _ in topic.committed for each in values]
+        begin, before = end, Before(end=end, table_ids=extract.table_ids)
+    return found
+
+
+ONE = [column(1, "id", flag=3)]
+
+
+def put(source: MadeSource, *names: str) -> Tso:
+    """A row in each; where the archive ends then."""
+    for name in names:
+        with source.txn() as t:
+            t.insert(name, id=source.ts)
+    return source.cut()
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_runs_that_end_anywhere_bring_what_one_run_does_over_rename_and_truncate(
+    source: MadeSource, files: bool
+) -> None:
+    source.create_table("log", ONE)
+    ends = [source.genesis(), put(source, "log")]
+    source.rename_table("log", "log_old")
+    ends.append(put(source, "log_old"))
+    source.create_table("log", ONE)
+    ends.append(put(source, "log", "log_old"))
+    for _ in range(2):
+        source.truncate("log_old")
+        ends.append(source.cut())
+        ends.append(put(source, "log_old", "log"))
+    source.drop_table("log")
+    ends.append(source.cut())
+    source.truncate("log_old")
+    ends.append(put(source, "log_old"))
+    whole = values_of(source, "d.log", [ends[0], ends[-1]])
+    binlogs = [Binlog.FromString(each) for each in whole]
+    assert [each.ddl_data.ddl_query.partition(b";")[0].split()[0] for each in binlogs if each.type == 1] == [
+        b"ALTER", b"CREATE", b"TRUNCATE", b"TRUNCATE", b"DROP", b"TRUNCATE",
+    ]  # fmt: skip
+    assert sum(each.type == 0 for each in binlogs) == 9
+    for end in ends[1:-1]:
+        assert values_of(source, "d.log", [ends[0], end, ends[-1]], files=files) == whole, end
+    assert values_of(source, "d.log", ends, files=files) == whole
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_what_a_release_before_did_not_follow_over_a_truncate_is_left_out_and_refuses_nothing(
+    source: MadeSource, files: bool
+) -> None:
+    source.create_table("log", ONE)
+    since = source.genesis()
+    source.rename_table("log", "log_old")
+    source.create_table("log", ONE)
+    known = tuple(sorted(each.info.id for each in source.tables.values()))
+    source.truncate("log_old")
+    middle = put(source, "log_old")
+    source.truncate("log_old")
+    end = put(source, "log", "log_old")
+    begin = since if files else middle
+    view = read_view(source.archive, since=begin)
+    extract = Extract.of(source.archive, view, begin, end, ("d.log",), Before(end=middle, table_ids=known))
+    assert extract.table_ids == known
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_table_that_was_emptied_before_it_got_a_wanted_name_is_taken_from_there_on(
+    source: MadeSource, files: bool
+) -> None:
+    source.create_table("report_1", ONE)
+    since = source.genesis()
+    source.create_table("stage", ONE)
+    middle = put(source, "stage", "report_1")
+    source.truncate("stage")
+    put(source, "stage")
+    source.rename_table("stage", "report_2")
+    end = put(source, "report_2")
+    one = values_of(source, "d.report_*", [since, end])
+    two = values_of(source, "d.report_*", [since, middle, end], files=files)
+    # One run has the statement that made it, too, and the row that is gone.
+    assert [each for each in one if each in two] == two
+    assert (len(one), len(two)) == (7, 5)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_table_whose_rows_came_along_to_another_id_and_a_wanted_name_is_refused(
+    source: MadeSource, files: bool
+) -> None:
+    source.create_table("report_1", ONE)
+    source.create_table("stage", ONE)
+    since = source.genesis()
+    middle = put(source, "stage", "report_1")
+    held = source.tables["stage"]
+    source.table_id += 1
+    raw = {**held.info.raw, "id": source.table_id}
+    source.ddl(Action.PARTITION_BY, held.info.id, "ALTER TABLE `stage` PARTITION BY HASH (id)", TableInfo=raw)
+    source.tables["stage"] = Held(TableInfo.from_dict(raw), held.rows)
+    source.rename_table("stage", "report_2")
+    end = put(source, "report_2")
+    with pytest.raises(UsageError, match=r"called d\.stage before .* is now one of d\.report_\*"):
+        values_of(source, "d.report_*", [since, middle, end], files=files)
 
 
 def test_a_position_is_as_the_page_says_and_nothing_else_is_taken_for_one() -> None:
