@@ -398,6 +398,17 @@ def test_numbers_that_need_not_ascend_are_refused_before_a_capture_begins(source
     assert line.type.startswith("SET GLOBAL gtid_strict_mode = 'ON'; and the same")
 
 
+@pytest.mark.mysql
+@pytest.mark.skipif(not is_mysql(), reason="a MariaDB has GTIDs without a mode")
+def test_what_is_typed_for_gtids_is_what_a_server_takes(source: Source) -> None:
+    for mode in ("ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"):
+        source.run(f"SET GLOBAL gtid_mode = {mode}")
+    lines = check_source(source.connection, CaptureSettings(), frozenset(), schema=False)
+    (line,) = (line for line in lines if line.text.startswith("gtid_mode is OFF"))
+    source.run("SET GLOBAL enforce_gtid_consistency = OFF", *line.type.split("; ")[:-1])
+    assert capturing.rows_of(source.connection, "SELECT @@gtid_mode, @@enforce_gtid_consistency") == [("ON", "ON")]
+
+
 @pytest.mark.mariadb("a MySQL takes its keys from a component")
 def test_a_shadow_needs_no_keys_for_tables_that_are_encrypted(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
