@@ -398,6 +398,17 @@ def test_numbers_that_need_not_ascend_are_refused_before_a_capture_begins(source
     assert line.type.startswith("SET GLOBAL gtid_strict_mode = 'ON'; and the same")
 
 
+@pytest.mark.mysql
+@pytest.mark.skipif(not is_mysql(), reason="a MariaDB has GTIDs without a mode")
+def test_what_is_typed_for_gtids_is_what_a_server_takes(source: Source) -> None:
+    for mode in ("ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"):
+        source.run(f"SET GLOBAL gtid_mode = {mode}")
+    lines = check_source(source.connection, CaptureSettings(), frozenset(), schema=False)
+    (line,) = (line for line in lines if line.text.startswith("gtid_mode is OFF"))
+    source.run("SET GLOBAL enforce_gtid_consistency = OFF", *line.type.split("; ")[:-1])
+    assert capturing.rows_of(source.connection, "SELECT @@gtid_mode, @@enforce_gtid_consistency") == [("ON", "ON")]
+
+
 @pytest.mark.mariadb("a MySQL takes its keys from a component")
 def test_a_shadow_needs_no_keys_for_tables_that_are_encrypted(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
@@ -441,9 +452,9 @@ def test_tables_that_are_left_out_need_not_be_there_on_the_shadow(source: Source
             with pytest.raises(CaptureRefused, match=r"o\.other was left out, and the shadow did not take its DDL"):
                 schema.reconcile(lambda _db, _name: False)
             kept = StoredSchema.from_json("kept", schema.stored().to_json())
-            assert kept.unfollowed == {("o", "other"), ("o", "log")}
+            assert kept.unfollowed == {("o", "other")}
             source.without |= {"o.other"}
-            source.run("DROP TABLE o.other", "CREATE TABLE o.other (id INT)")
+            source.run("CREATE OR REPLACE TABLE o.other (id INT)")
             assert source.jobs(schema) == []
             source.without = {"o.log", "o.new"}
             (job,) = schema.reconcile(lambda _db, _name: True)
@@ -453,6 +464,120 @@ def test_tables_that_are_left_out_need_not_be_there_on_the_shadow(source: Source
                 source.jobs(schema)
     finally:
         source.run("DROP TABLE IF EXISTS o.seen", "UNINSTALL SONAME 'ha_archive'")
+
+
+class Beyond:
+    """A left-out table, o.log, whose ALTER the shadow did not take, and the schema that knows so."""
+
+    def __init__(self, source: Source, schema: Schema) -> None:
+        self.source, self.schema = source, schema
+        self.clause, back = (
+            ("TABLESPACE beyond", "TABLESPACE innodb_file_per_table")
+            if is_mysql()
+            else ("ENGINE=ARCHIVE", "ENGINE=InnoDB")
+        )
+        self._make = (
+            "CREATE TABLE o.log (id INT, v VARCHAR(9))",
+            f"ALTER TABLE o.log MODIFY v VARCHAR(9) DEFAULT 'x', {self.clause}",
+            f"ALTER TABLE o.log {back}",
+        )
+        self.make()
+
+    def make(self) -> None:
+        self.source.run(*self._make)
+        assert self.source.jobs(self.schema) == []
+
+    def tables_with(self, *names: str) -> list[str]:
+        """The tables that a start makes, once ``names`` are left out no more; they are left out again."""
+        was, self.source.without = self.source.without, self.source.without - {f"o.{name}" for name in names}
+        try:
+            found = [job["table_name"] for job in self.schema.reconcile(lambda _db, _name: True)]
+        finally:
+            self.source.without = was
+        if found:
+            self.schema.reconcile(lambda _db, _name: True)
+        return found
+
+
+@pytest.fixture
+def beyond(source: Source) -> Iterator[Beyond]:
+    make, end = (
+        ("CREATE TABLESPACE beyond ADD DATAFILE 'beyond.ibd'", "DROP TABLESPACE beyond")
+        if is_mysql()
+        else ("INSTALL SONAME 'ha_archive'", "UNINSTALL SONAME 'ha_archive'")
+    )
+    source.without = {f"o.{name}" for name in ("log", "new", "other", "more")}
+    source.run("CREATE TABLE t (id INT)", make)
+    try:
+        with source.schema() as schema:
+            yield Beyond(source, schema)
+    finally:
+        source.run("SET foreign_key_checks = 0", "DROP DATABASE IF EXISTS o", end, "SET foreign_key_checks = 1")
+
+
+def test_a_left_out_table_that_was_not_followed_is_known_again_by_its_create_alone(
+    source: Source, beyond: Beyond
+) -> None:
+    for number, (statement, lost) in enumerate({
+        "TRUNCATE o.log": "log",
+        "CREATE TABLE IF NOT EXISTS o.log (id INT)": "log",
+        "ALTER TABLE o.log ADD x INT": "log",
+        "RENAME TABLE o.log TO o.new": "new",
+        "RENAME TABLE o.log TO o.new, o.other TO o.log, o.new TO o.other": "other",
+        "ALTER TABLE o.log RENAME TO o.new, ADD x INT": "new",
+        "CREATE TABLE o.more LIKE o.log": "more",
+    }.items()):  # fmt: skip
+        source.run(f"CREATE TABLE t{number} (id INT)", "CREATE TABLE IF NOT EXISTS o.other (id INT)", statement)
+        assert len(source.jobs(beyond.schema)) == 1
+        with pytest.raises(CaptureRefused, match=rf"^o\.{lost} was left out, and the shadow did not take its DDL"):
+            beyond.tables_with(lost)
+        source.run(f"DROP TABLE o.{lost}, t{number}")
+        assert [job["type"] for job in source.jobs(beyond.schema)] == [Action.DROP_TABLE.value], "of t alone"
+        assert beyond.tables_with(lost) == []
+        source.run(f"CREATE TABLE o.{lost} (id INT)")
+        assert source.jobs(beyond.schema) == []
+        assert beyond.tables_with(lost) == [lost]
+        source.run(f"DROP TABLE o.{lost}", "DROP TABLE IF EXISTS o.log")
+        beyond.make()
+
+
+def test_what_is_made_of_a_left_out_table_that_was_not_followed_is_refused(source: Source, beyond: Beyond) -> None:
+    source.run("CREATE TABLE p (id INT, v VARCHAR(9)) PARTITION BY LIST (id) (PARTITION a VALUES IN (1))")
+    source.jobs(beyond.schema)
+    beyond.schema.apply(Query(text=b"CREATE TABLE IF NOT EXISTS o.log (id INT)", schema="shop", before=0))
+    for text in (
+        b"RENAME TABLE o.log TO pub",
+        b"RENAME TABLE t TO pub, o.log TO t",
+        b"ALTER TABLE o.log RENAME TO pub",
+        b"CREATE TABLE pub LIKE o.log",
+        b"ALTER TABLE p EXCHANGE PARTITION a WITH TABLE o.log",
+        *(() if is_mysql() else (b"RENAME TABLE IF EXISTS o.log TO pub", b"ALTER TABLE IF EXISTS o.log RENAME pub")),
+    ):
+        with pytest.raises(CaptureRefused, match=r"o\.log(,| was left out|\))"):
+            beyond.schema.apply(Query(text=text, schema="shop", before=0))
+
+
+def test_a_table_that_is_gone_holds_no_start(source: Source, beyond: Beyond) -> None:
+    source.run("RENAME TABLE o.log TO o.new", f"CREATE TABLE o.other (id INT) {beyond.clause}")
+    assert source.jobs(beyond.schema) == []
+    assert beyond.tables_with("log") == [], "what bore the name has another one"
+    source.run("DROP DATABASE o", "CREATE DATABASE o")
+    kinds = [Action.DROP_SCHEMA, Action.CREATE_SCHEMA]
+    assert [job["type"] for job in source.jobs(beyond.schema)] == [kind.value for kind in kinds]
+    assert beyond.tables_with("log", "new", "other") == []
+    assert not beyond.schema.stored().unfollowed
+
+
+def test_a_key_may_refer_to_a_left_out_table_that_was_not_followed(source: Source, beyond: Beyond) -> None:
+    source.run("ALTER TABLE o.log ADD PRIMARY KEY (id)", "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES o.log (id)")
+    assert [job.get("had_rows") for job in source.jobs(beyond.schema)] == [None]
+
+
+def test_names_that_differ_by_case_are_one_table_where_the_source_folds_them(source: Source, beyond: Beyond) -> None:
+    shadow, kind = beyond.schema.shadow, beyond.schema.shadow.kind
+    shadow.kind = replace(kind, lower_case_table_names=1)
+    shadow.settle([], [("O", "LOG")], taken=True)
+    assert not shadow.unfollowed
 
 
 def test_a_shadow_starts_without_a_left_out_table_that_it_cannot_make(source: Source) -> None:
@@ -475,6 +600,12 @@ def test_a_shadow_starts_without_a_left_out_table_that_it_cannot_make(source: So
     shadow = Shadow.start(source.directory, found, program)
     try:
         assert shadow.stored() == found, "a restart knows as much"
+    finally:
+        shadow.close()
+    earlier = replace(found, unfollowed=frozenset({("shop", "t")}))
+    shadow = Shadow.start(source.directory, earlier, program)
+    try:
+        assert not any(each.name for each in shadow.stored().objects), "what was stored of such a table is stale"
     finally:
         shadow.close()
     with pytest.raises(CaptureRefused, match=r"cannot make table o\.log"):

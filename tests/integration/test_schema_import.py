@@ -27,6 +27,7 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs
 from pumphouse.schema_import.changes import Asked
 from pumphouse.schema_import.run import ImportReport, import_schema
+from pumphouse.schema_import.shown import Shown
 from pumphouse.settings import ServerSettings, Settings, TargetSettings, TlsSettings
 from tests.stack.mariadb import MariaDbServer
 from tests.support import everytype, mariadb
@@ -307,6 +308,26 @@ def test_a_partition_for_all_other_values_takes_them(sides: Sides) -> None:
     assert sides.follow(sides.import_(drop=["a.one.rest"])) == ["DROP_PARTITION"]
     sides.check_equal()
     assert list(sides.target.query("SELECT k FROM a.one")) == [(1,)]
+
+
+@pytest.mark.row("S1", "S2")
+@pytest.mark.mariadb("a MySQL has no DEFAULT partition")
+def test_a_default_partition_that_an_earlier_release_read_as_one_of_the_value_0_takes_no_rows_along(
+    sides: Sides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides.sql(
+        "CREATE DATABASE a",
+        "CREATE TABLE a.one (k INT NOT NULL) PARTITION BY LIST (k) (PARTITION p VALUES IN (1, 2), PARTITION rest DEFAULT)",
+    )
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Shown, "is_rest", lambda _self, _partition: False)
+        sides.begin(sides.import_())
+    sides.target.execute("INSERT INTO a.one VALUES (0), (1)")
+    for said in ([], ["a.one.rest"]):
+        with pytest.raises(SchemaError, match=r"a\.one\.rest is the server's DEFAULT partition.* --drop a\.one`"):
+            sides.import_(drop=said)
+    assert sides.follow(sides.import_(drop=["a.one"])) == ["DROP_TABLE", "CREATE_TABLE"]
+    sides.check_equal()
 
 
 # (statements, what is said of them, the jobs' types)

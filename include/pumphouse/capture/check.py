@@ -24,6 +24,7 @@ from pumphouse.schema_import.read import read_schema
 from pumphouse.settings import CaptureSettings
 
 _ENGINES = {"innodb", "rocksdb"}
+_GTID_MODES = ("OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", "ON")
 _SHORT_RETENTION_S = 86_400
 _WITHOUT = '[capture] without = ["database.table"]'
 
@@ -112,7 +113,7 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
             yield Line(
                 wrong=True,
                 text=f"{name} is {is_now or 'empty'}, it must be {value or 'empty'}",
-                type=f"SET GLOBAL {name} = '{value}'; and the same in its configuration"
+                type=f"{_typed(name, is_now, value)}; and the same in its configuration"
                 + of_sessions * (name not in ("gtid_mode", "gtid_strict_mode")),
             )
     keeps = _keeps_s(found)
@@ -122,6 +123,16 @@ def _variables(connection: ServerConnection, flavor: Flavor) -> Iterator[Line]:
             text=f"binlogs are kept for {keeps / 3600:.1f} hours: a capture that is down for longer has a gap",
             type="SET GLOBAL binlog_expire_logs_seconds = 259200",
         )
+
+
+def _typed(name: str, is_now: str, value: str) -> str:
+    """The statements that set a variable. A MySQL takes gtid_mode step by step."""
+    if name != "gtid_mode":
+        return f"SET GLOBAL {name} = '{value}'"
+    steps = _GTID_MODES[_GTID_MODES.index(is_now.upper()) + 1 :]
+    return "; ".join(
+        ["SET GLOBAL enforce_gtid_consistency = ON", *(f"SET GLOBAL gtid_mode = {step}" for step in steps)]
+    )
 
 
 def _keeps_s(found: dict[str, str]) -> float | None:

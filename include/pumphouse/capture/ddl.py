@@ -36,6 +36,7 @@ _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
 # Above them each server has modes of its own; these are the same in all servers, and in TiDB.
 _COMMON_MODES = (1 << 32) - 1
 _TIMES = (MysqlType.TIMESTAMP, MysqlType.DATETIME)
+_LOST = "was left out, and the shadow did not take its DDL: what it is now is not known"
 
 
 class _Unsayable(Exception):
@@ -95,17 +96,15 @@ class Schema:
             query = replace(query, text=plain.encode())
         try:
             self._refuse(said, query, text)
-            self.shadow.run(query, text, drops=bool(said.gone))
+            self.shadow.run(query, text, gone=said.gone)
         except CaptureRefused as error:  # an engine that the shadow has not, perhaps
             if not said.names or not all(self._left_out(*name) for name in said.names):
                 raise
-            self.shadow.unfollowed |= said.names
             log.warning("left_out_table_not_followed", statement=text[:200], reason=error.message)
+            self.shadow.settle(said.names, set() if query.error else said.ended, taken=False)
         else:
-            if said.creates:  # whatever was there before
-                self.shadow.unfollowed -= said.names
-        if not query.error:
-            self.shadow.unfollowed.difference_update(said.gone)
+            made = {said.fresh} if said.fresh is not None else set()
+            self.shadow.settle(said.names, said.ended | made, taken=True)
         self.refuse_actions()
         self._refuse_engines(text)
         found = self.found()
@@ -128,7 +127,7 @@ class Schema:
         back = sorted(".".join(name) for name in self.shadow.unfollowed if not self._left_out(*name))
         if back:
             raise CaptureRefused(
-                f"{', '.join(back[:5])} was left out, and the shadow did not take its DDL: what it is now is not known",
+                f"{', '.join(back[:5])} {_LOST}",
                 hint="leave it out as before ([capture] without), or `pumphouse capture run --anew` begins with it "
                 "(docs/capture.md)",
                 table=back[0],
@@ -220,6 +219,8 @@ class Schema:
             why = f"it ended with error {query.error} on the source, and how much of it was done is not known"
         elif said.ignores and said.table is not None and not self._left_out(*said.table):
             why = "ALTER IGNORE TABLE deletes the rows that clash, and they are in no binlog"
+        elif lost := self.shadow.lost(said.changed):  # with IF EXISTS, the shadow would take it
+            why = f"{', '.join(lost)} {_LOST}"
         if why:
             raise CaptureRefused(
                 f"the statement {text[:500]!r} cannot be followed: {why}",

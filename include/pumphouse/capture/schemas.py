@@ -62,7 +62,7 @@ class ServerKind:
 class StoredSchema:
     """A whole schema.
 
-    ``unfollowed``: (database, name) of left-out tables that are on the source otherwise, or not known at all.
+    ``unfollowed``: (database, name) of left-out tables whose form on the source is not known; none of the objects.
     """
 
     server: ServerKind

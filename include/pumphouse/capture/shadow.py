@@ -2,6 +2,9 @@
 
 It listens on a socket of its own directory alone, which nobody else may enter. It has no rows and no binlog, and keeps
 nothing: each start makes it anew from the stored schema. It ends with its parent, however that ends.
+
+A table is here as it is on the source, or not at all: then it is left out, and one of `Shadow.unfollowed`. So a
+statement that needs the form of such a table, as LIKE or EXCHANGE PARTITION do, does not run here either.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import signal
 import subprocess
 import time
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,10 +31,11 @@ from pumphouse.capture.source.charsets import PLAIN
 from pumphouse.capture.source.gtid import Flavor
 from pumphouse.capture.source.model import Query
 from pumphouse.capture.source.session import character_sets
-from pumphouse.capture.statements import unencrypted
+from pumphouse.capture.statements import Name, unencrypted
 from pumphouse.durable import PRIVATE_DIR, make_dirs
 from pumphouse.errors import CaptureRefused, ConfigError, SourceFailed
 from pumphouse.mysql import DUMP, ServerConnection, connect
+from pumphouse.schema.ident import qualified
 from pumphouse.settings import ServerSettings
 
 log = structlog.get_logger()
@@ -94,9 +98,9 @@ class Shadow:
         self.flavor = flavor_of(kind.version)
         self._statements = self._connect()
         self._reading = self._connect()
+        self._reading.query("SET SESSION foreign_key_checks = 0")  # a table goes, whatever refers to it
         self._charsets = character_sets(self._reading)
         self._collations = _collations(self._reading)
-        # Left-out tables that are not here as they are on the source.
         self.unfollowed: set[tuple[str, ...]] = set()
 
     @classmethod
@@ -137,7 +141,7 @@ class Shadow:
             raise
         try:
             shadow._check(path)
-            shadow.unfollowed |= schema.unfollowed
+            shadow.unfollowed |= shadow._folded(schema.unfollowed)
             shadow._make(schema.objects, without)
         except BaseException:
             shadow.close()
@@ -163,12 +167,15 @@ class Shadow:
                 return "utf8mb4"
         return self._charsets.get(query.client_collation, "utf8mb4")
 
-    def run(self, query: Query, text: str, *, drops: bool = False) -> None:
-        """Run one statement of the source as it ran there; ``drops``: it is a DROP TABLE.
+    def run(self, query: Query, text: str, *, gone: Iterable[tuple[str, ...]] = ()) -> None:
+        """Run one statement of the source as it ran there; ``gone``: what a DROP TABLE or DROP DATABASE names.
 
         Raises:
             CaptureRefused: it ended otherwise than on the source.
         """
+        if self.lost(gone):  # a MySQL drops all of its tables, or none
+            self._drop(gone)
+            return
         connection = self._statements
         try:
             for statement in self._context(query):
@@ -179,12 +186,15 @@ class Shadow:
         except MySQLError as error:
             if not self.alive or error.args[0] in LOST:
                 raise SourceFailed(f"the shadow has ended under {text[:200]!r}", hint="its log: shadow/log") from error
-            if error.args[0] == ER.BAD_TABLE_ERROR and drops and self.flavor is Flavor.MARIADB:
+            if error.args[0] == ER.BAD_TABLE_ERROR and gone and self.flavor is Flavor.MARIADB:
                 return  # MariaDB writes DROP TABLE a, missing as it was: a is gone, here as there
             if error.args[0] == query.error:
                 return  # it ended there as here
+            why = str(error.args[-1])
+            if error.args[0] == ER.NO_SUCH_TABLE and self.unfollowed:
+                why += f" (left out, and so not on the shadow: {', '.join(map('.'.join, sorted(self.unfollowed)[:5]))})"
             raise CaptureRefused(
-                f"the shadow does not take what the source took: {error.args[-1]}; the statement is {text[:500]!r}",
+                f"the shadow does not take what the source took: {why}; the statement is {text[:500]!r}",
                 hint="is the shadow of the source's very version (capture.shadow)? `pumphouse capture run --anew` goes "
                 "on behind the statement (docs/capture.md)",
             ) from error
@@ -193,6 +203,23 @@ class Shadow:
                 f"the shadow takes what ended with error {query.error} on the source; the statement is {text[:500]!r}",
                 hint="`pumphouse capture run --anew` goes on behind the statement (docs/capture.md)",
             )
+
+    def lost(self, names: Iterable[tuple[str, ...]]) -> list[str]:
+        """Those of ``names`` that are on the source, and not here."""
+        return sorted(".".join(name) for name in self._folded(names) & self.unfollowed)
+
+    def settle(self, names: Iterable[Name], ended: Iterable[tuple[str, ...]], *, taken: bool) -> None:
+        """Say what became of a statement's left-out tables.
+
+        Args:
+            names: the tables that it is about; where it was not taken, all of them are left out.
+            ended: those that are no more, or are here again; a database is a name of one part.
+            taken: whether the statement ran here. If not, what is left of its tables is not followed.
+        """
+        about, over = self._folded(names), self._folded(ended)
+        marked = self.unfollowed if taken else self.unfollowed | about
+        self.unfollowed = {each for each in marked if each not in over and each[:1] not in over}
+        self._drop(about & self.unfollowed if taken else about)
 
     def require_reads_as(self, source: ServerKind) -> None:
         """ConfigError where the source is no more of the version that its statements are run in."""
@@ -252,6 +279,15 @@ class Shadow:
 
     # -- inside
 
+    def _folded(self, names: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
+        """Names as the source tells them apart."""
+        folds = self.kind.lower_case_table_names != 0
+        return {tuple(part.lower() if folds else part for part in name) for name in names}
+
+    def _drop(self, names: Iterable[tuple[str, ...]]) -> None:
+        for db, table in names:
+            self._reading.query(f"DROP TABLE IF EXISTS {qualified(db, table)}")
+
     def _connect(self) -> ServerConnection:
         return connect(
             self._settings, DUMP, "capture", more={"wait_timeout": _LONGEST_WAIT_S}, program="pumphouse-shadow"
@@ -276,14 +312,15 @@ class Shadow:
                 connection.query("SET SESSION character_set_collations = ''")
             views = [each for each in objects if each.kind == "view"]
             for each in objects:
-                if each.kind == "view":
+                name = each.database, each.name
+                if each.kind == "view" or self.lost([name]):
                     continue
                 try:
                     self._make_one(connection, each)
                 except CaptureRefused as error:
-                    if each.kind == "database" or not without(each.database, each.name):
+                    if each.kind == "database" or not without(*name):
                         raise
-                    self.unfollowed.add((each.database, each.name))
+                    self.unfollowed |= self._folded([name])
                     log.warning("left_out_table_not_followed", reason=error.message)
             while views:
                 left = [each for each in views if not self._try_one(connection, each)]
@@ -347,7 +384,8 @@ class Shadow:
         }
         values |= {name: number for name, number in ids.items() if number}
         if query.flags is not None:
-            values["foreign_key_checks"] = int(not query.flags & _NO_FOREIGN_KEYS)
+            # A key may refer to a table that is not here.
+            values["foreign_key_checks"] = int(not query.flags & _NO_FOREIGN_KEYS and not self.unfollowed)
             values["unique_checks"] = int(not query.flags & _NO_UNIQUE)
             values["sql_auto_is_null"] = int(bool(query.flags & _AUTO_IS_NULL))
         values["explicit_defaults_for_timestamp"] = int(self._explicit_defaults(query))

@@ -45,6 +45,7 @@ class Meaning:
         reorganizes: partitions, into others whose last range may go further.
         table: what `columns` and `dropped` are of.
         made: the table that a CREATE TABLE makes, or whose index comes or goes.
+        fresh: what a CREATE TABLE makes whatever was there; None with IF NOT EXISTS, which may have made nothing.
     """
 
     does: Does = Does.CHANGES
@@ -61,6 +62,17 @@ class Meaning:
     reorganizes: bool = False
     table: Name | None = None
     made: Name | None = None
+    fresh: Name | None = None
+
+    @property
+    def ended(self) -> set[tuple[str, ...]]:
+        """Names that no table has any more once it is done; a database is a name of one part."""
+        return {*self.gone, *(self.renamed.keys() - self.renamed.values())}
+
+    @property
+    def changed(self) -> set[Name]:
+        """The tables of before whose form or rows are in what it leaves."""
+        return {*self.renamed, *self.anew} | ({self.table} if self.table is not None else set())
 
     @property
     def names(self) -> set[Name]:
@@ -243,10 +255,15 @@ class _Reader:
         if what not in ("TABLE", "SEQUENCE"):
             return Meaning()
         replaces = "REPLACE" in before
-        self._if_exists()
+        fresh = not self._if_exists()
         name = self._name() if replaces else self._any_name()
-        emptied = [name] if replaces and name is not None else []
-        return Meaning(creates=True, emptied=emptied, replaces=replaces and what == "TABLE", made=name)
+        return Meaning(
+            creates=True,
+            emptied=[name] if replaces and name is not None else [],
+            replaces=replaces and what == "TABLE",
+            made=name,
+            fresh=name if fresh else None,
+        )
 
     def _rename(self) -> Meaning:
         what = self._word()
@@ -398,10 +415,12 @@ class _Reader:
         if token.text.upper() != what:
             raise _Unread(f"{what} is expected before {token.text!r}")
 
-    def _if_exists(self) -> None:
-        if self._skip("IF"):
-            self._skip("NOT")
-            self._take("EXISTS")
+    def _if_exists(self) -> bool:
+        if not self._skip("IF"):
+            return False
+        self._skip("NOT")
+        self._take("EXISTS")
+        return True
 
     def _wait(self) -> None:
         if self._skip("WAIT"):

@@ -456,6 +456,14 @@ class _Plan:
             index["id"] = before[same]["id"] if same is not None else _take(info, "max_idx_id")
 
     def _alter(self, name: Name, old: Raw, raw: Raw) -> None:
+        if rest := _misread(old, raw):
+            place = ".".join(name)
+            raise SchemaError(
+                f"{place}.{rest} is the server's DEFAULT partition, and the history has it as VALUES IN (0)",
+                hint=f"an earlier release read it so, and no DDL of a target can put it right: make the table anew by "
+                f"`schema import --drop {place}` or `capture run --anew`, then dump, and `load --resync {place}`",
+                table=place,
+            )
         new = self._identified(name, raw, old)
         new["partition"] = renamed_in(old.get("partition"), old["cols"], new["cols"])
         before, after = TableInfo.from_dict(old), TableInfo.from_dict(new)
@@ -627,6 +635,15 @@ def _same_view(old: Raw | None, new: Raw) -> bool:
     said = ("view_select", "view_algorithm", "view_security")
     view = (old or {}).get("view")
     return view is not None and all(view.get(key) == new["view"][key] for key in said)
+
+
+def _misread(old: Raw, new: Raw) -> str:
+    """A partition DEFAULT that the history has for the value 0; its rows would go with a DROP PARTITION. '' = none."""
+    had, has = (
+        {cistr(each["name"]): each.get("in_values") for each in (raw.get("partition") or {}).get("definitions") or ()}
+        for raw in (old, new)
+    )
+    return next((name for name, values in has.items() if values == [["DEFAULT"]] and had.get(name) == [["0"]]), "")
 
 
 def _shown(db: str, info: TableInfo, dialect: Dialect) -> Any:
