@@ -163,8 +163,15 @@ def test_dags_parse_and_a_pump_is_archived_in_what_others_hold_fixed(
     uv("venv", "-q", "--python", sys.executable, tmp_path / "env")
     choice = ("-c", held) if held else ("--resolution", "lowest-direct")
     uv("pip", "install", "-q", "--python", python, *choice, f"pumphouse[pump,airflow,spark] @ {wheel.as_uri()}")
-    folder = run(python, "-m", "pumphouse", "dags").stdout.strip()
     environment = {"AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    # As the page has it; the wheel stands for the index, and these versions for the constraints of an Airflow.
+    page = (ROOT / "docs/operations.md").read_text()
+    pip, link = page.partition("### Into Airflow")[2].partition("```sh\n")[2].partition("```")[0].splitlines()
+    assert pip.startswith("pip install 'pumphouse[airflow,spark]' --constraint ")
+    folder = tmp_path / "home/dags"
+    folder.mkdir(parents=True)
+    typed = environment | {"PATH": f"{python.parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-ec", link], check=True, timeout=60, env=typed)
     migrated = run(python, "-m", "airflow", "db", "migrate", **environment)
     assert not migrated.returncode, migrated.stderr
     # A wrong value that no DAG file needs stops tasks, not DAGs.

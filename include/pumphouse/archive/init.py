@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -228,13 +229,15 @@ def _jobs_before(
     """
     wanted = _recent_ddls(archive, ts, pumps, settings, progress)
     deadline = clock.monotonic() + settings.archive.ddl_wait_s
-    while missing := [job_id for job_id in wanted if history.job(job_id) is None]:
-        why = f"DDL jobs {missing} were committed before genesis and are not in the history yet"
+    while missing := [each for each in wanted if history.job(each.job_id) is None]:
+        why = f"not in the history yet, and committed before genesis: {', '.join(map(str, missing[:5]))}"
         progress(why, 0)
         if clock.monotonic() >= deadline:
+            minutes = _LOOKBACK_MS // 60_000
             raise WindowHeld(
                 why,
-                hint="is schema.history the history of this cluster?",
+                hint="is schema.history the history of this cluster? If no history will ever have the job, as of a "
+                f"binlog that a test wrote, run `archive init` again {minutes} minutes after that commit",
                 holders=[holder(DDL_HISTORY, why)],
             )
         clock.sleep(settings.archive.poll_interval_s)
@@ -246,9 +249,24 @@ def _jobs_before(
     return sorted(jobs, key=lambda job: (job.schema_version, job.id))
 
 
-def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: Settings, progress: Show) -> list[int]:
-    """Ids of the jobs whose binlogs were committed shortly before genesis, as far as running Pumps tell."""
-    found: set[int] = set()
+@dataclass(frozen=True, slots=True, order=True)
+class _DdlBinlog:
+    """A DDL's binlog that needs a job of the history."""
+
+    job_id: int
+    commit_ts: Tso
+    start_ts: Tso
+    node_id: str
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} of {self.node_id} (start ts {self.start_ts}, commit ts {show(self.commit_ts)})"
+
+
+def _recent_ddls(
+    archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: Settings, progress: Show
+) -> list[_DdlBinlog]:
+    """Those that were committed shortly before genesis, as far as running Pumps tell."""
+    found: set[_DdlBinlog] = set()
     since = compose(max(physical_ms(ts) - _LOOKBACK_MS, 0))
     for status in pumps:
         if status.state in (NodeState.OFFLINE, NodeState.PAUSED):
@@ -259,7 +277,7 @@ def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: S
             floor = since if shown is None else Tso(max(since, shown.gc_point))
             for frame in puller.frames(floor):
                 if frame.batch is not None:
-                    found.update(_job_ids(frame.batch, ts))
+                    found.update(_ddls_of(frame.batch, ts, status.node_id))
                 if frame.complete_to >= ts or frame.batch is None:
                     break
         except BinlogError as error:
@@ -270,7 +288,7 @@ def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: S
     return sorted(found)
 
 
-def _job_ids(batch: pa.RecordBatch, upto: Tso) -> Iterator[int]:
+def _ddls_of(batch: pa.RecordBatch, upto: Tso, node_id: str) -> Iterator[_DdlBinlog]:
     job_ids, commits = batch.column("ddl_job_id").to_numpy(), batch.column("commit_ts").to_numpy()
     for row in map(int, np.flatnonzero((job_ids > 0) & (commits <= upto))):
         job_id, commit_ts = int(job_ids[row]), int(commits[row])
@@ -285,7 +303,7 @@ def _job_ids(batch: pa.RecordBatch, upto: Tso) -> Iterator[int]:
                 job=None,
             )
         ):
-            yield job_id
+            yield _DdlBinlog(job_id, Tso(commit_ts), Tso(binlog.start_ts), node_id)
 
 
 # -- dump -------------------------------------------------------------------------------------------------------------

@@ -374,9 +374,10 @@ def test_there_is_no_genesis_without_a_history(world):
 @pytest.mark.row("A3")
 def test_genesis_waits_for_a_job_that_is_committed_and_not_in_the_history_yet(world):
     pump = world.pump()
-    pump.ddl(8)
-    with pytest.raises(WindowHeld, match=r"\[8\]"):
+    commit_ts = pump.ddl(8)
+    with pytest.raises(WindowHeld, match=rf"job 8 of {pump.node_id} \(start ts \d+, commit ts {commit_ts}") as held:
         world.init()
+    assert "again 10 minutes after that commit" in held.value.hint
     world.history.add(8)
     genesis = world.init()
     assert [each.job_id for each in read_jobs(world.archive.store, genesis.ddl)] == [8]
