@@ -13,7 +13,7 @@ import pytest
 from pumphouse.dump.source import prepared_xids
 from tests.support import mariadb
 from tests.support.capturedstack import CapturedStack, captured_stack
-from tests.support.kind import amid_one_phase
+from tests.support.kind import XaGate
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -27,7 +27,7 @@ class Writers:
     def __init__(self, stack: CapturedStack, seed: int, sessions: int = 3) -> None:
         self._stack = stack
         self._stop = threading.Event()
-        self.one_phase = amid_one_phase()
+        self.xa = XaGate()
         self.written = self.prepared = self.ended = 0
         self._threads = [
             threading.Thread(target=self._run, args=(self._write, random.Random(seed * 100 + number)))
@@ -82,11 +82,14 @@ class Writers:
         with connection.cursor() as cursor:
             how = rng.random()
             if how < 0.2:
-                with self.one_phase:
-                    cursor.execute(f"XA COMMIT {xid} ONE PHASE")
+                commit = f"XA COMMIT {xid} ONE PHASE"
+                with self.xa.around(commit):
+                    cursor.execute(commit)
                 return
             if how < 0.9:
-                cursor.execute(f"XA PREPARE {xid}")
+                prepare = f"XA PREPARE {xid}"
+                with self.xa.around(prepare):
+                    cursor.execute(prepare)
                 self.prepared += 1
             if how < 0.6:
                 cursor.execute(f"XA COMMIT {xid}")
@@ -183,7 +186,7 @@ def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int,
             stack.pumps[0].kill()
             time.sleep(1)
             stack.pumps[0].start()
-            with writers.one_phase:
+            with writers.xa.killing:
                 stack.supervisor.kill("source")
             stack.databases["source"].start()
             time.sleep(3)

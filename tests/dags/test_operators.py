@@ -221,6 +221,7 @@ def test_the_documented_copy_of_every_night_is_a_table_of_its_own_as_of_the_runs
     world.source.ts = int(tso.compose(int((time.time() + 600) * 1000)))  # the runs' moments are archived
     world.source.cut()
     for count in (1, 2):
+        time.sleep(1)  # the names of the tables have seconds
         states, said, _ = world.run(f"PumphouseRestoreOperator(\n{there}\n    )")
         assert states == {"copy": "success"}, said
         copies = {name: rows for name, rows in world.rows().items() if re.fullmatch(r"t_\d{8}T\d{6}", name)}

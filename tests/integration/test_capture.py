@@ -232,6 +232,31 @@ def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting() -> None:
             assert cursor.fetchall() == (("p",),)
 
 
+@pytest.mark.mariadb("a MySQL has no unique key over a whole text")
+@pytest.mark.row("Q1", "Q3")
+def test_a_unique_key_over_a_long_text_is_followed() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.run("CREATE DATABASE shop")
+        stack.run(
+            "CREATE TABLE pages (url TEXT NOT NULL, n INT, UNIQUE KEY (url))",
+            "CREATE TABLE notes (id INT PRIMARY KEY, a VARCHAR(3000) COLLATE utf8mb4_bin, b JSON, UNIQUE KEY (a, id), UNIQUE (b))",
+            "INSERT INTO pages VALUES ('/a', 1), (REPEAT('/b', 9000), 2)",
+            "INSERT INTO notes VALUES (1, 'x', '[]'), (2, NULL, NULL)",
+            db="shop",
+        )
+        stack.begin()
+        stack.run(
+            "UPDATE pages SET n = 3",
+            "INSERT INTO pages VALUES (REPEAT('/b', 9001), 2)",
+            "DELETE FROM pages WHERE url = '/a'",
+            "REPLACE INTO notes VALUES (1, 'y', '[1]'), (3, REPEAT('z', 3000), '[]')",
+            "ALTER TABLE pages DROP INDEX url, ADD UNIQUE KEY (n, url)",
+            "INSERT INTO pages VALUES ('/a', 1)",
+            db="shop",
+        )
+        stack.require_equal()
+
+
 @pytest.mark.mysql
 @pytest.mark.row("R1", "Q1", "Q3")
 def test_a_table_restored_beside_the_live_one_on_the_source_is_captured_as_any_other(

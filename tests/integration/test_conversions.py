@@ -59,7 +59,7 @@ class Changed:
     def create(self, old: str, count: int, **more: Any) -> None:
         self.connection.execute("DROP TABLE IF EXISTS d.t")
         columns = [int_col("id", flag=4099)] + [_column(f"c{at}", RECORD["fields"][old]) for at in range(count)]
-        self.source.create("d.t", columns, **more)
+        self.source.create("d.t", columns, ShardRowIDBits=0, **more)  # a TiDB's
         self.run()
 
     def fill(self, old: str, keep: list[list[bool]]) -> None:

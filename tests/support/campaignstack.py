@@ -182,7 +182,7 @@ class CampaignStack(CapturedStack):
             time.sleep(rng.random())
             pump.start()
         elif kind == "source":
-            with history.one_phase:
+            with history.xa.killing:
                 self.supervisor.kill(self.databases["source"].name)
             time.sleep(rng.random())
             self.databases["source"].start()

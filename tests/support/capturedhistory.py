@@ -26,7 +26,7 @@ from pumphouse.mysql.dsn import Dsn
 from tests.support.capturedsql import COLLATIONS, Ddl, Dml, Statement, Table, Types, dressed
 from tests.support.capturing import rows_of
 from tests.support.images import Image, image, looker
-from tests.support.kind import amid_one_phase, is_mysql
+from tests.support.kind import XaGate, is_mysql
 from tests.support.waiting import eventually
 from tests.tidb.values import Column
 
@@ -105,7 +105,7 @@ class History:
         turns: int = 18,
         ddls: int = 12,
     ) -> None:
-        self.seed, self.gate, self.one_phase = seed, Gate(), amid_one_phase()
+        self.seed, self.gate, self.xa = seed, Gate(), XaGate()
         self.databases = [f"h{seed}_a", f"h{seed}_b"]
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -359,12 +359,14 @@ class History:
             # What is prepared holds locks on a replica that others wait for there alone, for ever.
             how = 0.0 if self._replicated else rng.random()
             if how < 0.2:
-                with self.one_phase:
-                    self._attempt(connection, "xa one phase", f"XA COMMIT {xid} ONE PHASE")
+                commit = f"XA COMMIT {xid} ONE PHASE"
+                with self.xa.around(commit):
+                    self._attempt(connection, "xa one phase", commit)
                 return
             if how < 0.9:
-                with self._no_prepare:
-                    self._execute(connection, f"XA PREPARE {xid}")
+                prepare = f"XA PREPARE {xid}"
+                with self._no_prepare, self.xa.around(prepare):
+                    self._execute(connection, prepare)
                 self._count("xa prepare")
             if how < 0.5:
                 self._attempt(connection, "xa commit", f"XA COMMIT {xid}")

@@ -30,9 +30,16 @@ def is_mysql() -> bool:
     return _chosen == "mysql"
 
 
-def amid_one_phase() -> AbstractContextManager[object]:
-    """What a session holds around XA COMMIT … ONE PHASE, and whoever kills the server.
+class XaGate:
+    """Keeps apart whoever kills a server and the XA statement amid which its binlog and its rows part (docs/limits.md).
 
-    A MySQL that is killed amid that statement rolls back what its binlog has (docs/limits.md), and equals it no more.
+    A MySQL that is killed amid XA COMMIT … ONE PHASE rolls back what its binlog has. A MariaDB that is killed amid
+    XA PREPARE has prepared what its binlog lacks.
     """
-    return threading.Lock() if is_mysql() else nullcontext()
+
+    def __init__(self) -> None:
+        self.killing = threading.Lock()
+
+    def around(self, statement: str) -> AbstractContextManager[object]:
+        """What a session holds meanwhile."""
+        return self.killing if ("ONE PHASE" if is_mysql() else "XA PREPARE") in statement else nullcontext()
