@@ -18,8 +18,9 @@ from pumphouse.schema.actions import Action, Effect
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render, require_known
+from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import Change, DdlEvent
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 
 # Reparo knows no statement of these: "unknown ddl type".
 _REFUSED = frozenset(
@@ -104,7 +105,7 @@ def ddls_of(
             ExportedDdl(
                 commit_ts=event.commit_ts,
                 action=event.action.name,
-                texts=tuple(_texts(event, _wanted(event, sought, tables), queries, some=bool(sought.tables))),
+                texts=tuple(_texts(event, _wanted(event, sought, tables), queries, tables)),
                 refused=event.action in _REFUSED,
             )
         )
@@ -121,9 +122,14 @@ def _wanted(event: DdlEvent, sought: Sought, tables: frozenset[int]) -> tuple[Ch
 
 
 def _texts(
-    event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], *, some: bool
+    event: DdlEvent, wanted: tuple[Change, ...], queries: Mapping[Tso, bytes], tables: frozenset[int]
 ) -> Iterator[DdlText]:
-    """``some``: some tables are exported, and not all."""
+    """``tables``: ids of those that are exported; none = all."""
+    if event.facts.effect is Effect.RENUMBER and (begins := _begins(event, tables)) is not None:
+        db, name = begins.name
+        yield DdlText(db=db, table=name, query=f"DROP TABLE IF EXISTS {quote(db)}.{quote(name)}".encode())
+        yield DdlText(db=db, table=name, query=create_object(db, begins.table, Dialect.TIDB).encode())
+        return
     if event.facts.effect is Effect.DROP_DATABASE and wanted != event.changes:
         # The database stays: it has tables that nobody wants to have dropped.
         for each in wanted:
@@ -135,7 +141,7 @@ def _texts(
     query = queries.get(event.commit_ts) or event.job.query.encode()
     apart = event.facts.effect is Effect.CREATE_EACH or wanted != event.changes
     # TiDB makes a job for each table that a statement drops, with the whole text; a comma in a name does no harm.
-    apart = apart or (some and event.facts.effect is Effect.DROP and b"," in query)
+    apart = apart or (bool(tables) and event.facts.effect is Effect.DROP and b"," in query)
     if not query or apart or _moves(event):
         # No table waits aside for a later RECOVER, at which Reparo ends.
         for statement in render(replace(event, changes=wanted, kept=frozenset()), Dialect.TIDB):
@@ -143,6 +149,14 @@ def _texts(
     else:
         alone = event.action is Action.CREATE_SCHEMA
         yield DdlText(db=_database(event), table=_table(event), query=query, alone=alone)
+
+
+def _begins(event: DdlEvent, tables: frozenset[int]) -> TableVersion | None:
+    """A table that is exported from its TRUNCATE on: before, it had an id that is not (`extract`), and no CREATE."""
+    sides = ((each.before, each.after) for each in event.changes)
+    return next(
+        (new for old, new in sides if old and new and new.table.id in tables and old.table.id not in tables), None
+    )
 
 
 def _moves(event: DdlEvent) -> bool:

@@ -132,7 +132,7 @@ def _chosen(view: ArchiveView, sought: Sought, before: Before | None) -> frozens
 
     Those that are called so, and from there on each id that they get. What the destination has is followed from its
     end on, so runs that end anywhere give what one gives. An id that a table lost by TRUNCATE before it was called so
-    goes with it where all of it lies behind that end: else the destination lacks rows that are gone.
+    goes with it where all of it lies behind that end: else the table begins at the TRUNCATE (`ddls`).
     """
     if not sought.tables:
         return frozenset()
