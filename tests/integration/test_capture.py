@@ -72,14 +72,15 @@ def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
         # As if it had been killed before it told the cluster of them.
         told = {name: getattr(said, name) for name in ("gtid", "start_ts", "commit_ts", "moment", "transactions")}
         stack.cluster.update_capture("main", lambda found: found and replace(found, **told))
-        stack.run(
-            "UPDATE shop.a SET b = 6 WHERE id = 2", "DROP TABLE shop.left_out", "INSERT INTO shop.a VALUES (3, 7)"
-        )
+        stack.run("UPDATE shop.a SET b = 6 WHERE id = 2", "INSERT INTO shop.a VALUES (3, 7)")
         stack.start_capture()
         stack.captured()
-        stack.snapshot()
-        stack.load()
-        assert [str(each) for each in stack.compared().differences if "left_out" not in str(each)] == []
+        stack.stop_capture()
+        # The table is known as it is, for its statement was not read again.
+        stack.config.write_text(stack.config.read_text().replace("shop.left_*", "shop.others"))
+        stack.start_capture()
+        stack.run("INSERT INTO shop.left_out VALUES (1)")
+        stack.require_equal()
 
 
 @pytest.mark.row("Q1", "Q2")
