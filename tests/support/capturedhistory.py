@@ -506,13 +506,13 @@ class History:
         for database, table, name, kind, charset, null, generated, key, automatic in rows_of(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IFNULL(CHARACTER_SET_NAME, ''),"
-            " IS_NULLABLE = 'YES', COALESCE(GENERATION_EXPRESSION, '') <> '', COLUMN_KEY IN ('PRI', 'UNI'), EXTRA LIKE '%auto_%'"
+            " IS_NULLABLE = 'YES', COALESCE(GENERATION_EXPRESSION, ''), COLUMN_KEY IN ('PRI', 'UNI'), EXTRA LIKE '%auto_%'"
             f" FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names}) ORDER BY 1, 2, ORDINAL_POSITION",
         ):
             if (database, table) in found:
                 kind = "json" if kind == "longtext" and name.startswith("j") else str(kind)
                 found[database, table].columns.append(
-                    Column(name, kind, str(charset), bool(null), bool(generated), bool(key), bool(automatic))
+                    Column(name, kind, str(charset), bool(null), str(generated), bool(key), bool(automatic))
                 )
         for column, view, field_name in (
             ("INDEX_NAME", "STATISTICS", "indexes"),

@@ -53,6 +53,12 @@ class Table:
         """What an INSERT may name."""
         return [each for each in self.columns if not each.generated]
 
+    @property
+    def alone(self) -> list[Column]:
+        """No generated column is computed from them. A MariaDB keeps the old values if another column takes a name."""
+        used = " ".join(each.generated for each in self.columns)
+        return [each for each in self.columns if f"`{each.name}`" not in used]
+
 
 class Types:
     """Draws columns and tables. ``alike``: the targets are of the source's kind."""
@@ -245,7 +251,7 @@ class Ddl:
                 ]
             elif any(each.name == "id" for each in table.columns):
                 found.append(("partition by", f"ALTER TABLE {table.full} PARTITION BY HASH (id) PARTITIONS 2"))
-            column = self._rng.choice(table.columns).name
+            column = self._rng.choice(table.alone).name
             found.append(
                 ("a column anew", f"ALTER TABLE {table.full} DROP COLUMN `{column}`, ADD COLUMN `{column}` INT")
             )
@@ -285,7 +291,7 @@ class Ddl:
         place = rng.choice(("", "", " FIRST", f" AFTER `{column.name}`"))
         index = rng.choice(table.indexes) if table.indexes else "none"
         key = rng.choice(table.keys) if table.keys else "none"
-        other = rng.choice(table.columns).name
+        other = rng.choice(table.alone).name
         # Bytes that are no text are refused by name.
         default = "'d'" if "binary" in column.type else literal(rng, column)
         hidden = rng.choice(("INVISIBLE", "VISIBLE") if is_mysql() else ("IGNORED", "NOT IGNORED"))

@@ -65,7 +65,7 @@ _MODES = (
 )
 _COLUMNS = (
     "SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, IFNULL(c.CHARACTER_SET_NAME, ''), c.IS_NULLABLE = 'YES', "
-    "c.GENERATION_EXPRESSION <> '', c.COLUMN_KEY IN ('PRI', 'UNI'), c.EXTRA LIKE '%%auto_%%' "
+    "IFNULL(c.GENERATION_EXPRESSION, ''), c.COLUMN_KEY IN ('PRI', 'UNI'), c.EXTRA LIKE '%%auto_%%' "
     "FROM information_schema.COLUMNS c WHERE c.TABLE_SCHEMA IN (%s, %s) ORDER BY 1, 2, c.ORDINAL_POSITION"
 )
 
@@ -241,7 +241,7 @@ class History:
             for database, name, column, kind, charset, null, generated, key, automatic in cursor.fetchall():
                 if (database, name) in found:
                     found[database, name].columns.append(
-                        Column(column, kind, charset, bool(null), bool(generated), bool(key), bool(automatic))
+                        Column(column, kind, charset, bool(null), generated, bool(key), bool(automatic))
                     )
             cursor.execute(
                 "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME, KEY_NAME FROM information_schema.TIDB_INDEXES "

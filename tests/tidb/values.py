@@ -59,7 +59,7 @@ class Column:
     type: str  # COLUMN_TYPE
     charset: str
     nullable: bool
-    generated: bool
+    generated: str  # the expression; empty: it is written
     key: bool  # part of the primary or a unique key
     automatic: bool  # AUTO_INCREMENT or AUTO_RANDOM
 
