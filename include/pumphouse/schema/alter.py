@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -108,9 +108,10 @@ def alter_clauses(
     old_checks, new_checks = checks(before, dialect), checks(after, dialect)
     same_checks = {} if filled else {name: text for name, text in old_checks.items() if new_checks.get(name) == text}
     first += [f"DROP CONSTRAINT {quote(name)}" for name in old_checks if name not in same_checks]
-    kept = {old.id for old, _ in pairs if old is not None} - filled.keys()
-    first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept]
-    columns, then = _columns(before, after, pairs, dialect, filled)
+    kept = {old.id for old, _ in pairs if old is not None}
+    gone = {c.name.lower() for c in before.public_columns if c.id not in kept}
+    first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept - filled.keys()]
+    columns, then = _columns(before, after, pairs, dialect, filled, gone)
     first += columns
     first += _added_keys(keyed, after, renamed, dialect)
     first += [
@@ -148,7 +149,9 @@ def alter_clauses(
         + tuple(
             (f"{new.name}, a STORED column that is computed anew, is a plain one here: no binlog has its values", "")
             for new in after.public_columns
-            if new.id in stored and not new.generated and stored[new.id] != _named_anew(was.get(new.id, ""), renamed)
+            if new.id in stored
+            and not new.generated
+            and stored[new.id] != _named_anew(was.get(new.id, ""), {**dict.fromkeys(gone, ""), **renamed})
         ),
     )
 
@@ -156,6 +159,10 @@ def alter_clauses(
 def _named_anew(expression: str, renamed: Mapping[str, str]) -> str:
     """An expression with the new names of columns, which a server gives it by itself."""
     return rename_in(expression, lambda name: renamed.get(name.lower(), name))
+
+
+def _names_any(expression: str, names: Iterable[str]) -> bool:
+    return _named_anew(expression, dict.fromkeys(names, "")) != expression
 
 
 def _retyped(pairs: Pairs) -> list[tuple[ColumnInfo, ColumnInfo]]:
@@ -257,9 +264,17 @@ def _said(job: Job) -> tuple[bool, set[str], set[str], bool]:
 
 
 def _columns(
-    before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect, filled: Mapping[int, ColumnInfo]
+    before: TableInfo,
+    after: TableInfo,
+    pairs: Pairs,
+    dialect: Dialect,
+    filled: Mapping[int, ColumnInfo],
+    gone: Iterable[str],
 ) -> tuple[list[str], list[str]]:
-    """ADD, CHANGE and MODIFY clauses, and the second MODIFYs. ``filled``: ids of columns that another one replaces."""
+    """ADD, CHANGE and MODIFY clauses, and the second MODIFYs.
+
+    ``filled``: ids of columns that another one replaces. ``gone``: names of columns that are dropped.
+    """
     was_automatic, automatic = auto_increment_column(before), auto_increment_column(after)
     place = {c.id: at for at, c in enumerate(before.public_columns)}
     still = _unmoved([place[old.id] if old else -1 for old, _ in pairs])
@@ -301,7 +316,12 @@ def _columns(
                 clauses.append(f"RENAME COLUMN {quote(old.name)} TO {quote(new.name)}")
             elif old.name != new.name:
                 clauses.append(f"CHANGE COLUMN {quote(old.name)} {told}{moved}")
-            elif moved or said(old, before, was_automatic, "") != said(new, after, automatic, ""):
+            elif (
+                moved
+                or said(old, before, was_automatic, "") != said(new, after, automatic, "")
+                # Another column has the name now. A MariaDB would keep the values that are there.
+                or _names_any(old.generated_expr, gone)
+            ):
                 clauses.append(f"MODIFY COLUMN {told}{moved}")
             elif was != text:
                 (then if later else clauses).append(_redefault(new, text, dialect))

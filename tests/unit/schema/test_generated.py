@@ -65,3 +65,20 @@ def test_a_stored_column_with_another_expression_is_a_doubt_where_the_target_has
     ((renamed, doubts),) = statements(of("c", "concat(`c`)"))
     assert "CHANGE COLUMN `b` `c`" in renamed
     assert doubts == 0
+
+
+@pytest.mark.row("S2")
+def test_a_stored_column_is_told_again_when_another_column_takes_the_name_that_it_is_computed_from() -> None:
+    """Its text is the same. A MariaDB keeps the values of before unless the column itself is changed."""
+
+    def of(name: str, *more: dict[str, object]) -> TableInfo:
+        made = column(3, "s", generated_expr_string="`b` * 2", generated_stored=True)
+        raw = table_info(7, "t", [column(1, name, flag=3), *more, made])
+        del raw["ShardRowIDBits"]
+        return TableInfo.from_dict(raw)
+
+    job = Job.from_dict({"id": 1, "type": 66, "state": 6, "multi_schema_info": {"sub_jobs": []}})
+    first = alter_clauses(job, "d", of("id", column(2, "b")), of("b"), Dialect.MARIADB).first
+    assert [each.split(" ", 3)[:3] for each in first] == [
+        ["DROP", "COLUMN", "`b`"], ["CHANGE", "COLUMN", "`id`"], ["MODIFY", "COLUMN", "`s`"]
+    ]  # fmt: skip
