@@ -24,6 +24,7 @@ from pumphouse.loader.work import SegmentPart, Work, base_pieces, pieces_of
 from pumphouse.model.tso import Tso, show
 from pumphouse.proof.plan import untold
 from pumphouse.restore.plan import unreachable
+from pumphouse.schema.alter import recomputed
 from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import LoadSettings
 
@@ -182,8 +183,11 @@ def _refusal(view: ArchiveView, older: Base, table: FoldTable, events: list[DdlE
         return f"the base of {show(older.ts)} does not have it, and the log does not say how its rows came"
     remedy = "a dump of the table says them"
     since = older.low if table.older is None else older.ts
-    if why := untold(table.version, [each for each in events if each.commit_ts > since], NO_RULES, remedy):
+    events = [event for event in events if event.commit_ts > since]
+    if why := untold(table.version, events, NO_RULES, remedy):
         return why
+    if why := _computed_anew(table.version, events):
+        return f"{why}; {remedy}"
     if table.changes and (at := _other_key(view, older, table)):
         return f"its rows were told apart by another key until {show(at)}; {remedy}"
     return ""
@@ -195,6 +199,18 @@ def _born(table: FoldTable, events: Iterable[DdlEvent]) -> bool:
         event.begins_empty and any(each.after is not None and each.after.table.id == table.id for each in event.changes)
         for event in events
     )
+
+
+def _computed_anew(version: TableVersion, events: Iterable[DdlEvent]) -> str:
+    """What made other values of a STORED column, or ''. A target that computes the column has them; a base has not."""
+    for event in events:
+        for change in event.changes:
+            if change.before is None or change.after is None or change.after.table.id != version.table.id:
+                continue
+            if change.before.table.id == version.table.id:
+                for column in recomputed(event.job, change.before.table, change.after.table):
+                    return f"the DDL at {show(event.commit_ts)} ({event.action.name}) computed {column.name} anew"
+    return ""
 
 
 def _other_key(view: ArchiveView, older: Base, table: FoldTable) -> Tso | None:

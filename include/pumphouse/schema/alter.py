@@ -15,7 +15,7 @@ from pumphouse.schema.actions import Action
 from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql, type_sql
 from pumphouse.schema.conversion import Conversion, conversion
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.generated import on_target, rename_in, ways_after, ways_there
+from pumphouse.schema.generated import Pairs, computed_anew, named_anew, on_target, ways_after, ways_there
 from pumphouse.schema.ident import literal, quote
 from pumphouse.schema.table_sql import (
     auto_increment_column,
@@ -34,7 +34,6 @@ _MOVES = re.compile(r"\b(first|after)\b", re.IGNORECASE)
 _LITERAL = re.compile(r"DEFAULT (?:'|b'|NULL$)")
 # How a TiDB is told that an option is gone.
 _OPTIONS_OFF = {"ttl": "REMOVE TTL", "shard": "SHARD_ROW_ID_BITS=0"}
-Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ def alter_clauses(
     """
     has = None if there is None else ways_there(before, there)
     goes_on = None if has is None else ways_after(before, after, has, dialect)
-    was = {c.id: c.generated_expr for c in before.columns}
-    stored = {c.id: c.generated_expr for c in after.columns if c.generated_stored}
+    anew = {c.id for c in recomputed(job, before, after)}
     before, after = on_target(before, dialect, has), on_target(after, dialect, goes_on, bare=bare)
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
@@ -149,20 +147,13 @@ def alter_clauses(
         + tuple(
             (f"{new.name}, a STORED column that is computed anew, is a plain one here: no binlog has its values", "")
             for new in after.public_columns
-            if new.id in stored
-            and not new.generated
-            and stored[new.id] != _named_anew(was.get(new.id, ""), {**dict.fromkeys(gone, ""), **renamed})
+            if new.id in anew and not new.generated
         ),
     )
 
 
-def _named_anew(expression: str, renamed: Mapping[str, str]) -> str:
-    """An expression with the new names of columns, which a server gives it by itself."""
-    return rename_in(expression, lambda name: renamed.get(name.lower(), name))
-
-
 def _names_any(expression: str, names: Iterable[str]) -> bool:
-    return _named_anew(expression, dict.fromkeys(names, "")) != expression
+    return named_anew(expression, dict.fromkeys(names, "")) != expression
 
 
 def _retyped(pairs: Pairs) -> list[tuple[ColumnInfo, ColumnInfo]]:
@@ -202,6 +193,13 @@ def _without_keys_over(table: TableInfo, names: set[str]) -> TableInfo:
             for index in table.indexes
         ),
     )
+
+
+def recomputed(job: Job, before: TableInfo, after: TableInfo) -> list[ColumnInfo]:
+    """As `computed_anew`, of a job."""
+    if not any(column.generated_stored for column in after.columns):
+        return []
+    return computed_anew(before, after, match_columns(job, before, after))
 
 
 def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from pumphouse.model.table import STRINGS, ColumnInfo, MysqlType, TableInfo, cistr
+from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, ColumnInfo, FieldType, MysqlType, TableInfo, cistr
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.expressions import alike
 from pumphouse.schema.ident import quote
@@ -38,6 +38,7 @@ class Way(Enum):
 
 
 Ways = Mapping[int, Way]
+Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
 
 
 def on_target(table: TableInfo, dialect: Dialect, decided: Ways | None = None, *, bare: bool = False) -> TableInfo:
@@ -212,6 +213,56 @@ def _unsteady(table: TableInfo, column: ColumnInfo) -> bool:
         each.type.tp == MysqlType.TIMESTAMP or (each.type.tp == MysqlType.STRING and each.type.charset != "binary")
         for each in _sources(table, column.generated_expr)
     )
+
+
+def computed_anew(before: TableInfo, after: TableInfo, pairs: Pairs) -> list[ColumnInfo]:
+    """STORED columns of ``after`` of which a DDL may have made other values, which no binlog has.
+
+    MySQL and MariaDB add such a column to rows that are there, change its expression, and the types of the columns that
+    it is computed from. A TiDB does none of that. Where another column takes the name of one that is dropped, the text
+    of the expression is as before.
+
+    Args:
+        before: the table.
+        after: it, behind the DDL.
+        pairs: for each column of ``after`` the one that it was; None = it is new.
+    """
+    kept = {old.id for old, _ in pairs if old is not None}
+    names = {c.name.lower(): "" for c in before.columns if c.id not in kept}
+    names |= {old.name.lower(): new.name for old, new in pairs if old is not None}
+    was = {new.id: old for old, new in pairs}
+
+    def told_alike(column: ColumnInfo) -> bool:
+        old = was.get(column.id)
+        return old is not None and column.generated_expr == named_anew(old.generated_expr, names)
+
+    def valued_alike(column: ColumnInfo) -> bool:
+        old = was.get(column.id)
+        return old is not None and told_alike(column) and (after.of_tidb or _same_form(old.type, column.type))
+
+    return [
+        column
+        for column in after.public_columns
+        if column.generated_stored
+        and not (told_alike(column) and all(map(valued_alike, _sources(after, column.generated_expr))))
+    ]
+
+
+def _same_form(old: FieldType, new: FieldType) -> bool:
+    """Whether all that is computed from a value is the same where its column has the new type."""
+    integers = old.tp in INTEGERS and new.tp in INTEGERS
+    fixed = new.tp == MysqlType.STRING and new.charset == "binary"
+    return (
+        (integers or (old.tp == new.tp and old.flen <= new.flen and not (fixed and old.flen != new.flen)))
+        and (old.decimal, old.charset, old.collate) == (new.decimal, new.charset, new.collate)
+        and (old.flag ^ new.flag) & (ColumnFlag.UNSIGNED | ColumnFlag.ZEROFILL) == 0
+        and new.elems[: len(old.elems)] == old.elems
+    )
+
+
+def named_anew(expression: str, names: Mapping[str, str]) -> str:
+    """An expression with the new names of columns, which a server gives it by itself."""
+    return rename_in(expression, lambda name: names.get(name.lower(), name))
 
 
 def rename_in(expression: str, renamed: Callable[[str], str]) -> str:

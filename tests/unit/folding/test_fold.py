@@ -449,6 +449,12 @@ def converted(source: DumpedSource) -> None:
     source.alter("t", 12, raw)
 
 
+def computed(source: DumpedSource) -> None:
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    raw["cols"].append(column(9, "made", generated_expr_string="length(`s`)", generated_stored=True) | {"offset": 2})
+    source.alter("t", 5, raw)
+
+
 def other_key(source: DumpedSource) -> None:
     keys = [index(1, "a", ("a", 0), unique=True), index(1, "b", ("b", 1), unique=True)]
     columns = [column(1, "a", flag=1), column(2, "b", flag=1)]
@@ -478,6 +484,7 @@ def unknown(source: DumpedSource) -> None:
     ("happen", "said"),
     [
         (converted, "d.t: the DDL at .* changed the type of s.*archive dump --table d.t"),
+        (computed, "d.t: the DDL at .* computed made anew.*archive dump --table d.t"),
         (other_key, "d.q: its rows were told apart by another key until.*archive dump --table d.q"),
         (exchanged, "d.p: the DDL at .* changed rows without a binlog.*archive dump --table d.p"),
         (unknown, "no restore leads to .*99.*a new dump leads on"),

@@ -68,6 +68,40 @@ def test_a_stored_column_with_another_expression_is_a_doubt_where_the_target_has
 
 
 @pytest.mark.row("S2")
+@pytest.mark.parametrize(
+    ("before", "after", "anew"),
+    [
+        ((MysqlType.VARCHAR, 20), (MysqlType.VARCHAR, 30), False),
+        ((MysqlType.VARCHAR, 20), (MysqlType.VARCHAR, 3), True),
+        ((MysqlType.STRING, 20), (MysqlType.STRING, 30), True),  # BINARY gains zeros
+        ((MysqlType.LONG, 11), (MysqlType.LONGLONG, 20), False),
+        ((MysqlType.FLOAT, 12), (MysqlType.DOUBLE, 22), True),  # 0.1 is 0.10000000149011612
+    ],
+)
+def test_a_stored_column_whose_source_gets_another_type_is_a_doubt_where_its_values_may_change(
+    before: tuple[MysqlType, int], after: tuple[MysqlType, int], anew: bool
+) -> None:
+    """Also through a generated column in between."""
+    job = Job.from_dict({"id": 1, "type": 12, "state": 6})
+    bytes_ = column(4, "bytes", MysqlType.VARCHAR, binary=True)
+
+    def of(type_: MysqlType, flen: int, *, of_tidb: bool = False) -> TableInfo:
+        one = column(2, "b", type_, binary=True)
+        one["type"] |= {"Flen": flen}
+        between = column(5, "v", MysqlType.VARCHAR, binary=True, generated_expr_string="concat(`b`)")
+        made = column(3, "s", MysqlType.VARCHAR, generated_expr_string="concat(`v`,`bytes`)", generated_stored=True)
+        raw = table_info(7, "t", [column(1, "id", flag=3), one, bytes_, between, made])
+        if not of_tidb:
+            del raw["ShardRowIDBits"]
+        return TableInfo.from_dict(raw)
+
+    doubts = alter_clauses(job, "d", of(*before), of(*after), Dialect.MARIADB).doubts
+    assert [what.split(",")[0] for what, _ in doubts] == ["s"] * anew
+    of_tidb = [of(*each, of_tidb=True) for each in (before, after)]
+    assert alter_clauses(job, "d", *of_tidb, Dialect.MARIADB).doubts == ()
+
+
+@pytest.mark.row("S2")
 def test_a_stored_column_is_told_again_when_another_column_takes_the_name_that_it_is_computed_from() -> None:
     """Its text is the same. A MariaDB keeps the values of before unless the column itself is changed."""
 
