@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pumphouse.capture import passed
 from pumphouse.capture.passed import waiter
-from pumphouse.errors import BinlogError, LoadError, WindowHeld
+from pumphouse.errors import BinlogError, ConversionUnknown, LoadError, WindowHeld
 from pumphouse.executor import build, executor, places
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureState
@@ -19,6 +19,7 @@ from pumphouse.restore.parts import Chosen
 from pumphouse.runs import restore, restore_parts
 from tests.support import capturing, formats, mariadb
 from tests.support.capturedstack import CapturedStack, as_json, captured_stack
+from tests.support.kind import is_mysql
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -256,6 +257,43 @@ def test_a_unique_key_over_a_long_text_is_followed() -> None:
             db="shop",
         )
         stack.require_equal()
+
+
+@pytest.mark.mysql
+@pytest.mark.row("Q1", "Q3")
+def test_fractions_of_seconds_become_what_the_source_makes_of_them() -> None:
+    """A MariaDB cuts them, a MySQL rounds, and each may be told to do as the other."""
+    told = "TIME_TRUNCATE_FRACTIONAL" if is_mysql() else "TIME_ROUND_FRACTIONAL"
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.run("CREATE DATABASE shop")
+        stack.run(
+            "CREATE TABLE t (id INT PRIMARY KEY, a DATETIME(6), b TIME(4), c TIMESTAMP(3) NULL, d VARCHAR(40), e TIME(1))",
+            (
+                "INSERT INTO t VALUES (1, '2024-01-01 10:00:00.6', '10:00:00.66', '2024-01-01 10:00:00.999',"
+                " '2024-01-01 10:00:00.6', '10:00:00.6')"
+            ),
+            "CREATE TABLE u AS SELECT * FROM t",
+            "ALTER TABLE u ADD PRIMARY KEY (id)",
+            db="shop",
+        )
+        stack.begin()
+        stack.require_equal()
+        stack.run(
+            "ALTER TABLE t MODIFY a DATETIME, MODIFY b TIME(1), MODIFY c TIMESTAMP NULL, MODIFY d DATETIME", db="shop"
+        )
+        stack.run(
+            f"SET sql_mode = CONCAT(@@sql_mode, ',{told}')",
+            "ALTER TABLE u MODIFY a DATETIME, MODIFY b TIME(1), MODIFY c TIMESTAMP NULL, MODIFY d DATETIME",
+            db="shop",
+        )
+        stack.require_equal()
+        with stack.source("shop") as connection:
+            ((cut, rounded),) = capturing.rows_of(connection, "SELECT t.a, u.a FROM t, u")
+        assert cut != rounded
+        # It gets the day of the change.
+        stack.run("ALTER TABLE t MODIFY e DATETIME", db="shop")
+        with pytest.raises(ConversionUnknown, match=r"shop\.t: e from time"):
+            stack.require_equal()
 
 
 @pytest.mark.mariadb("a MySQL drops no column that another one is computed from")

@@ -362,6 +362,8 @@ class Ddl:
         else:
             kind, what = self.types.kind(), "convert column"
         name = self._kept(column, new)
+        if base == "time" and kind.startswith(("DATE", "TIMESTAMP")):
+            kind = "TIME(6)"  # no load goes past what depends on the day of the change
         if kind == "JSON" and column.type != "json" and not is_mysql():
             # A MariaDB keeps the text as it was spelled, and a target's rows without a key are found by another spelling.
             kind = "LONGTEXT"

@@ -35,6 +35,8 @@ log = structlog.get_logger()
 _ANSI_QUOTES, _NO_BACKSLASH = 1 << 2, 1 << 20
 # Above them each server has modes of its own; these are the same in all servers, and in TiDB.
 _COMMON_MODES = (1 << 32) - 1
+# TIME_ROUND_FRACTIONAL and TIME_TRUNCATE_FRACTIONAL.
+_MARIADB_ROUNDS, _MYSQL_CUTS = 1 << 34, 1 << 32
 _TIMES = (MysqlType.TIMESTAMP, MysqlType.DATETIME)
 _LOST = "was left out, and the shadow did not take its DDL: what it is now is not known"
 
@@ -382,11 +384,18 @@ class Schema:
     def _zone(self, query: Query) -> Zone:
         name = self.shadow.zone(query)
         mode = None if query.sql_mode is None else query.sql_mode & _COMMON_MODES
+        server = {} if query.sql_mode is None else self._cast_by(query.sql_mode)
         if not name:
-            return Zone(unknown=True, sql_mode=mode)
+            return Zone(unknown=True, sql_mode=mode, server=server)
         if not name[0].isalpha():
-            return Zone(name="", offset=zone_offset_s(self.shadow.offset(query)), sql_mode=mode)
-        return Zone(name=name, sql_mode=mode)
+            offset = zone_offset_s(self.shadow.offset(query))
+            return Zone(name="", offset=offset, sql_mode=mode, server=server)
+        return Zone(name=name, sql_mode=mode, server=server)
+
+    def _cast_by(self, mode: int) -> Raw:
+        """What cast the rows that were there, for jobs: the kind of server, and whether it rounds seconds."""
+        rounds = mode & _MARIADB_ROUNDS if self._dialect is Dialect.MARIADB else not mode & _MYSQL_CUTS
+        return {"kind": self._dialect.value, "rounds": bool(rounds)}
 
     def _fill(self, found: Found, query: Query, db: str, table: str, column: str) -> str | None:
         """What rows that were there before have in a new column whose default is computed."""

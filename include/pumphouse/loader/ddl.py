@@ -44,8 +44,8 @@ from pumphouse.schema.versions import DdlEvent
 log = structlog.get_logger()
 
 
-# MariaDB cuts fractions of seconds where TiDB and MySQL round them.
-_ROUNDING = "TIME_ROUND_FRACTIONAL"
+# What a server does with fractions of seconds that do not fit unless it is told: a MariaDB cuts them, a MySQL rounds.
+_FRACTIONS = {(Dialect.MARIADB, True): ",TIME_ROUND_FRACTIONAL", (Dialect.MYSQL, False): ",TIME_TRUNCATE_FRACTIONAL"}
 # A session leaves its database for another one only: this one every server has, and nothing in it can be changed.
 _NOWHERE = "information_schema"
 
@@ -294,8 +294,7 @@ class DdlExecutor:
             # Without a database of its own it must not run in that of the rule before it.
             connection.execute(f"USE {quote(statement.db or _NOWHERE)}")
         mode = SQL_MODE if statement.strict else LOOSE_MODE
-        if self.dialect is Dialect.MARIADB:
-            mode = f"{mode},{_ROUNDING}"
+        mode += _FRACTIONS.get((self.dialect, statement.rounds), "")
         connection.execute("SET sql_mode = %s", (mode,))
         try:
             if statement.time_zone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from pumphouse.errors import SchemaError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, Job, MysqlType, TableInfo, cistr
 from pumphouse.schema.actions import Action
 from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql, type_sql
-from pumphouse.schema.conversion import Conversion, conversion
+from pumphouse.schema.conversion import Cast, Conversion, conversion, unlike
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import Pairs, computed_anew, named_anew, on_target, ways_after, ways_there
 from pumphouse.schema.ident import literal, quote
@@ -137,12 +137,15 @@ def alter_clauses(
             if c.type.flag & ColumnFlag.ON_UPDATE_NOW
         ),
         doubts=tuple(
-            (
-                f"{new.name} from {told(old.type)} to {told(new.type)}",
-                "" if how is None else how.unless.replace("{old}", quote(old.name)),
+            (f"{new.name} from {told(old.type)} to {told(new.type)}", where.replace("{old}", quote(old.name)))
+            for old, new, where in (
+                *((old, new, "" if how is None else how.unless) for old, new, how in cast if how is None or how.unless),
+                *(
+                    ()
+                    if after.of_tidb
+                    else _unlike(pairs, Cast.of(job.raw.get("reorg_meta") or {}, strict=strict), dialect)
+                ),
             )
-            for old, new, how in cast
-            if how is None or how.unless
         )
         + tuple(
             (f"{new.name}, a STORED column that is computed anew, is a plain one here: no binlog has its values", "")
@@ -150,6 +153,15 @@ def alter_clauses(
             if new.id in anew and not new.generated
         ),
     )
+
+
+def _unlike(pairs: Pairs, cast: Cast, dialect: Dialect) -> Iterator[tuple[ColumnInfo, ColumnInfo, str]]:
+    """Columns that a MySQL or MariaDB cast, and rows in which the target may make another value."""
+    for old, new in pairs:
+        if old is not None and old.id == new.id and old.type != new.type and not (old.generated or new.generated):
+            where = unlike(old.type, new.type, cast, dialect)
+            if where is not None:
+                yield old, new, where
 
 
 def _names_any(expression: str, names: Iterable[str]) -> bool:

@@ -1,14 +1,17 @@
-"""What MODIFY COLUMN makes of the values that are there: where a target does as TiDB, and where it is told how.
+"""What MODIFY COLUMN makes of the values that are there: where a target does as the source, and where it is told how.
 
 The one place of TiDB's casts on a target. A pair of types is alike (an ALTER is enough), has expressions that give
 TiDB's value, or is not known: then a table with rows is not changed. What is said here is held against what a TiDB made
-of edge values (tests/recorded/conversions.json), each pair on a real MariaDB and on a real MySQL.
+of edge values (tests/recorded/conversions.json), each pair on a real MariaDB and on a real MySQL. A source that is a
+MySQL or a MariaDB (`Cast`) casts as a target of its kind does; as another one, where both do as TiDB.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Self
 
 from pumphouse.model.table import INTEGERS, STRINGS, ColumnFlag, FieldType, MysqlType
 from pumphouse.schema.dialect import Dialect
@@ -168,6 +171,58 @@ def conversion(
     if dialect is Dialect.MYSQL and before in {Family.DOUBLE, Family.DECIMAL} and after in {Family.INTEGER, Family.BIT}:
         unless = f"{unless or 'FALSE'} OR ABS({{old}}) >= {2**63 - 1}"  # not even as the largest one
     return Conversion(steps, unless)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """By what a source that is no TiDB cast its values.
+
+    ``kind``: of server; None = that is not known, and taken to be the target's. ``rounds``: whether it rounds fractions
+    of seconds; None = that is not known. ``strict``: its sql_mode.
+    """
+
+    kind: Dialect | None = None
+    rounds: bool | None = None
+    strict: bool = True
+
+    @classmethod
+    def of(cls, reorg: Mapping[str, Any], *, strict: bool) -> Self:
+        """Of a job's ``reorg_meta``, where a capture says it."""
+        said = reorg.get("server") or {}
+        kind, rounds = said.get("kind"), said.get("rounds")
+        return cls(None if kind is None else Dialect(kind), None if rounds is None else bool(rounds), strict)
+
+
+def unlike(old: FieldType, new: FieldType, cast: Cast, dialect: Dialect) -> str | None:
+    """Of which rows it is not known that a target casts them as a source that is no TiDB: a condition on ``{old}``.
+
+    '' = of none of them; None = it casts all as the source.
+    """
+    before, after = family(old), family(new)
+    if before is Family.TIME and after in _MOMENTS | {Family.DATE}:
+        return ""  # it depends on the day of the change
+    found = [_fractions(old, new, cast, dialect)]
+    for kind in {cast.kind or dialect, dialect} - {Dialect.TIDB} if cast.kind not in (None, dialect) else ():
+        how = conversion(old, new, strict=cast.strict, dialect=kind)
+        refused = cast.strict and before in _READ and after is Family.INTEGER and dialect is not Dialect.TIDB
+        if (how is None or how.steps) and not refused:
+            return ""
+        found.append("" if how is None or refused else how.unless)
+        if before in _REALS and after is Family.INTEGER:
+            found.append(f"ABS({{old}}) >= {2**63 - 1}")  # a MySQL makes the smallest one of it
+    return " OR ".join(dict.fromkeys(filter(None, found))) or None
+
+
+def _fractions(old: FieldType, new: FieldType, cast: Cast, dialect: Dialect) -> str:
+    """Rows in which rounding a second and cutting it make two, where the target may not do as the source; '' = none."""
+    told = cast.rounds is not None and (cast.rounds or dialect is not Dialect.TIDB)
+    before, after, digits = family(old), family(new), max(new.decimal, 0)
+    if told or after not in _MOMENTS | {Family.TIME, Family.INTEGER} or digits >= 6:
+        return ""
+    if before in _MOMENTS | {Family.TIME}:
+        unit = 10 ** (6 - digits)
+        return f"MICROSECOND({{old}}) MOD {unit} >= {unit // 2}" if digits < max(old.decimal, 0) else ""
+    return "{old} LIKE '%.%'" if after is not Family.INTEGER and before in _READ | _NUMBERS else ""
 
 
 def _padded(old: FieldType, after: Family) -> bool:

@@ -18,6 +18,7 @@ from pumphouse.model.table import MISREAD, TableInfo, misread
 from pumphouse.model.tso import show
 from pumphouse.schema.actions import Action, Facts, Form, Reach, is_system
 from pumphouse.schema.alter import AlterClauses, alter_clauses, partition_names
+from pumphouse.schema.conversion import Cast
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import qualified, quote
@@ -54,6 +55,7 @@ class Statement:
     it may run again. ``engine_only``: SHOW CREATE is the same before and after, only the engine's table ids differ.
     ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
     ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
+    ``rounds``: False where the source cut fractions of seconds.
     ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
     ``ruled``: of a rule, in place of what the source says.
     ``optional``: no row and no later statement is different without it (a foreign key); refused, it is left out.
@@ -68,6 +70,7 @@ class Statement:
     db: str = ""
     needs: tuple[str, str] | None = None
     strict: bool = True
+    rounds: bool = True
     gone: tuple[tuple[str, str], ...] = ()
     time_zone: str = ""
     optional: bool = False
@@ -89,6 +92,7 @@ class Statement:
             db=str(data["db"]),
             needs=None if data["needs"] is None else (str(data["needs"][0]), str(data["needs"][1])),
             strict=bool(data["strict"]),
+            rounds=bool(data.get("rounds", True)),
             gone=tuple((str(db), str(name)) for db, name in data["gone"]),
             time_zone=str(data.get("time_zone", "")),
             optional=bool(data.get("optional", False)),
@@ -151,11 +155,11 @@ class _Rendering:
         time_zone: str = "",
         optional: bool = False,
     ) -> None:
-        strict = _strict(self.event)
+        strict, rounds = _strict(self.event), _rounds(self.event)
         self.statements.append(
             Statement(
                 sql, objects, repeatable, engine_only,
-                strict=strict, gone=gone, needs=needs, time_zone=time_zone, optional=optional,
+                strict=strict, rounds=rounds, gone=gone, needs=needs, time_zone=time_zone, optional=optional,
             )
         )  # fmt: skip
 
@@ -164,6 +168,11 @@ def _strict(event: DdlEvent) -> bool:
     """Whether the source ran it strictly; jobs that rewrite rows keep their sql_mode."""
     mode = (event.job.raw.get("reorg_meta") or {}).get("sql_mode")
     return mode is None or bool(int(mode) & _STRICT_MODES)
+
+
+def _rounds(event: DdlEvent) -> bool:
+    """Whether the source rounded fractions of seconds; a TiDB does."""
+    return Cast.of(event.job.raw.get("reorg_meta") or {}, strict=True).rounds is not False
 
 
 def _time_zone(event: DdlEvent) -> str:

@@ -55,13 +55,15 @@ class Asked:
 class Zone:
     """Time zone of the server's sessions, as jobs have it; ``unknown``: the host's, which is not UTC.
 
-    ``sql_mode``: of the session, in the servers' bits, which are TiDB's; None = a strict one.
+    ``sql_mode``: of the session, in the servers' bits, which are TiDB's; None = a strict one. ``server``: what the
+    values were cast by, as `pumphouse.schema.conversion.Cast` has it; {} = that is not known.
     """
 
     name: str = "UTC"
     offset: int = 0
     unknown: bool = False
     sql_mode: int | None = None
+    server: Mapping[str, Any] = field(default_factory=dict)
 
 
 END = MAX_TSO
@@ -495,6 +497,8 @@ class _Plan:
         reorg: Raw = {"location": {"name": self.zone.name, "offset": self.zone.offset}}
         if self.zone.sql_mode is not None:
             reorg["sql_mode"] = self.zone.sql_mode
+        if self.zone.server:
+            reorg["server"] = dict(self.zone.server)
         query = "; ".join(
             f"ALTER TABLE {qualified(*name)} {', '.join(each)}" for each in (clauses.first, clauses.then) if each
         )
