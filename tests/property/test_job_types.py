@@ -16,7 +16,7 @@ from pumphouse.model.table import ColumnFlag, Job
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.render import render
 from pumphouse.schema.timeline import Timeline
-from tests.support.schemajobs import Source, add, int_col, key
+from tests.support.schemajobs import Source, add, find, int_col, key
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 1e308, float("inf"), float("nan"), "", "x", "\0", "0",
@@ -33,6 +33,8 @@ def source() -> Source:
     made.alter("d.t", 5, lambda table: add(table, int_col("b", default="1")))
     made.create("d.g", [int_col("a"), int_col("g", generated_expr_string="`a` + 1", ShardRowIDBits=0)])
     made.alter("d.g", 5, lambda table: add(table, int_col("h", generated_expr_string="`a` * 2")))
+    cast = {"sql_mode": 0, "server": {"kind": "mariadb", "rounds": False}}
+    made.alter("d.g", 12, lambda table: find(table, "a")["type"].update(Tp=8, Flen=20), reorg_meta=cast)
     made.create("d.p", [int_col("a")], partition=made.partitions(("p0", "10"), ("p1", "20"), expr="`a`"))
     made.create("d.n", [int_col("a")])
     made.exchange("d.p", "p1", "d.n")
@@ -104,6 +106,18 @@ def fuzzed(rounds: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_job_of_other_types_is_a_schema_error_that_names_it(seed: int) -> None:
     fuzzed(150, seed)
+
+
+@pytest.mark.row("S1", "S2")
+@pytest.mark.parametrize("server", [5, "x", [1], {"kind": 5}, {"kind": []}])
+def test_a_server_of_another_type_is_a_schema_error(server: object) -> None:
+    made = source()
+    number = next(at for at, each in enumerate(made.jobs) if each.job.raw.get("reorg_meta"))
+    use(made, number, json.loads(made.jobs[number].job.text))
+    data = json.loads(made.jobs[number].job.text)
+    data["reorg_meta"]["server"] = server
+    with pytest.raises(SchemaError):
+        use(made, number, data)
 
 
 @pytest.mark.row("S1", "S2")

@@ -545,9 +545,10 @@ def _check_raw(data: dict[str, Any]) -> None:
     text_of(data.get("query"))
     for name in ("start_ts", "real_start_ts"):
         number_of(data.get(name) or 0)
-    for parts in ((data.get("multi_schema_info") or {}).get("sub_jobs") or (), [data.get("reorg_meta") or {}]):
-        for each in parts:
-            each.get("type")
+    reorg = data.get("reorg_meta") or {}
+    text_of((reorg.get("server") or {}).get("kind"))
+    for each in (data.get("multi_schema_info") or {}).get("sub_jobs") or ():
+        each.get("type")
 
 
 def _tables_of(data: dict[str, Any]) -> list[Any]:

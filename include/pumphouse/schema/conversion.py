@@ -190,7 +190,7 @@ class Cast:
         """Of a job's ``reorg_meta``, where a capture says it."""
         said = reorg.get("server") or {}
         kind, rounds = said.get("kind"), said.get("rounds")
-        return cls(None if kind is None else Dialect(kind), None if rounds is None else bool(rounds), strict)
+        return cls(Dialect(kind) if kind in set(Dialect) else None, None if rounds is None else bool(rounds), strict)
 
 
 def unlike(old: FieldType, new: FieldType, cast: Cast, dialect: Dialect) -> str | None:
