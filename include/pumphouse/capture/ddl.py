@@ -55,6 +55,7 @@ class Schema:
 
     ``own``: databases that are never captured, in lower case; ``without``: whether a table is left out.
     ``writes_actions``: whether the source writes what foreign keys change; its shadow need not be set as it is.
+    ``of_tidb``: the statements are a TiDB's, which cast its rows itself.
     """
 
     shadow: Shadow
@@ -62,6 +63,7 @@ class Schema:
     own: frozenset[str]
     without: Callable[[str, str], bool]
     writes_actions: bool
+    of_tidb: bool = False
     notes: set[str] = field(default_factory=set)
 
     def tables(self) -> dict[Name, TableInfo]:
@@ -384,7 +386,7 @@ class Schema:
     def _zone(self, query: Query) -> Zone:
         name = self.shadow.zone(query)
         mode = None if query.sql_mode is None else query.sql_mode & _COMMON_MODES
-        server = {} if query.sql_mode is None else self._cast_by(query.sql_mode)
+        server = self._cast_by(query.sql_mode)
         if not name:
             return Zone(unknown=True, sql_mode=mode, server=server)
         if not name[0].isalpha():
@@ -392,8 +394,12 @@ class Schema:
             return Zone(name="", offset=offset, sql_mode=mode, server=server)
         return Zone(name=name, sql_mode=mode, server=server)
 
-    def _cast_by(self, mode: int) -> Raw:
+    def _cast_by(self, mode: int | None) -> Raw:
         """What cast the rows that were there, for jobs: the kind of server, and whether it rounds seconds."""
+        if self.of_tidb:
+            return {"kind": Dialect.TIDB.value, "rounds": True}
+        if mode is None:
+            return {}
         rounds = mode & _MARIADB_ROUNDS if self._dialect is Dialect.MARIADB else not mode & _MYSQL_CUTS
         return {"kind": self._dialect.value, "rounds": bool(rounds)}
 

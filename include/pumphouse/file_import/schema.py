@@ -154,7 +154,15 @@ class FileSchema(AbstractContextManager["FileSchema"]):
         # A TiDB writes the rows that its foreign keys change.
         known = Known.of([])
         return cls(
-            Schema(shadow=shadow, known=known, own=frozenset(), without=lambda *_: False, writes_actions=True), instead
+            Schema(
+                shadow=shadow,
+                known=known,
+                own=frozenset(),
+                without=lambda *_: False,
+                writes_actions=True,
+                of_tidb=True,
+            ),
+            instead,
         )
 
     def __exit__(self, *_: object) -> None:

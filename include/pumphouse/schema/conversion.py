@@ -9,7 +9,7 @@ MySQL or a MariaDB (`Cast`) casts as a target of its kind does; as another one, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -175,7 +175,7 @@ def conversion(
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """By what a source that is no TiDB cast its values.
+    """By what a source cast the values of a column that keeps its id.
 
     ``kind``: of server; None = that is not known, and taken to be the target's. ``rounds``: whether it rounds fractions
     of seconds; None = that is not known. ``strict``: its sql_mode.
@@ -194,17 +194,21 @@ class Cast:
 
 
 def unlike(old: FieldType, new: FieldType, cast: Cast, dialect: Dialect) -> str | None:
-    """Of which rows it is not known that a target casts them as a source that is no TiDB: a condition on ``{old}``.
+    """Of which rows it is not known that a target casts them as the source: a condition on ``{old}``.
 
     '' = of none of them; None = it casts all as the source.
     """
     before, after = family(old), family(new)
+    if replace(old, flag=0) == replace(new, flag=0) and (old.unsigned, before) == (new.unsigned, after):
+        return None  # NOT NULL, or another flag of a key
     if before is Family.TIME and after in _MOMENTS | {Family.DATE}:
         return ""  # it depends on the day of the change
     found = [_fractions(old, new, cast, dialect)]
     for kind in {cast.kind or dialect, dialect} - {Dialect.TIDB} if cast.kind not in (None, dialect) else ():
         how = conversion(old, new, strict=cast.strict, dialect=kind)
-        refused = cast.strict and before in _READ and after is Family.INTEGER and dialect is not Dialect.TIDB
+        refused = (
+            cast.strict and before in _READ and after is Family.INTEGER and Dialect.TIDB not in (cast.kind, dialect)
+        )
         if (how is None or how.steps) and not refused:
             return ""
         found.append("" if how is None or refused else how.unless)
