@@ -194,17 +194,14 @@ class Cast:
 
 
 def unlike(old: FieldType, new: FieldType, cast: Cast, dialect: Dialect) -> str | None:
-    """Of which rows it is not known that a target casts them as the source: a condition on ``{old}``.
-
-    '' = of none of them; None = it casts all as the source.
-    """
+    """Rows that a target may cast otherwise than the source: a condition on ``{old}``, '' = any row; None = none."""
     before, after = family(old), family(new)
     if replace(old, flag=0) == replace(new, flag=0) and (old.unsigned, before) == (new.unsigned, after):
         return None  # NOT NULL, or another flag of a key
     if before is Family.TIME and after in _MOMENTS | {Family.DATE}:
         return ""  # it depends on the day of the change
     found = [_fractions(old, new, cast, dialect)]
-    for kind in {cast.kind or dialect, dialect} - {Dialect.TIDB} if cast.kind not in (None, dialect) else ():
+    for kind in sorted({cast.kind or dialect, dialect} - {Dialect.TIDB}) if cast.kind not in (None, dialect) else ():
         how = conversion(old, new, strict=cast.strict, dialect=kind)
         refused = (
             cast.strict and before in _READ and after is Family.INTEGER and Dialect.TIDB not in (cast.kind, dialect)
