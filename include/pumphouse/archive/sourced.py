@@ -76,7 +76,7 @@ def captured_in(batch: pa.RecordBatch) -> list[Captured | None]:
     """What the keys say; None of a binlog that no capture of a source wrote. Columns ``commit_ts`` and ``payload``."""
     return [
         None if key is None or key["transaction"].startswith(OF_A_START.encode()) else _captured(Tso(ts), **key)
-        for ts, key in zip(batch["commit_ts"].to_pylist(), _keys(batch["payload"]).to_pylist(), strict=True)
+        for ts, key in zip(batch["commit_ts"].to_pylist(), _keys(_heads(batch["payload"])).to_pylist(), strict=True)
     ]
 
 
@@ -92,13 +92,19 @@ def _captured(ts: Tso, *, capture: bytes, transaction: bytes, piece: bytes, micr
     )
 
 
-def gtids_of(payloads: pa.LargeBinaryArray) -> pa.LargeStringArray:
-    """The GTID of each binlog of rows; null = no capture of a source wrote it."""
-    return pc.struct_field(_keys(payloads), "transaction").cast(pa.large_string())
+def gtids_of(payloads: pa.LargeBinaryArray, some: np.ndarray) -> pa.LargeStringArray:
+    """The GTIDs of some binlogs of rows, by their places; null = no capture of a source wrote it."""
+    # Cut before they are taken: what is taken is copied.
+    keys = _keys(_heads(payloads).take(pa.array(some)))
+    return pc.struct_field(keys, "transaction").cast(pa.large_string())
 
 
-def _keys(payloads: pa.LargeBinaryArray) -> pa.StructArray:
-    return pc.extract_regex(pc.binary_slice(payloads, 0, _HEAD), _KEYED)
+def _heads(payloads: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    return pc.binary_slice(payloads, 0, _HEAD)
+
+
+def _keys(heads: pa.LargeBinaryArray) -> pa.StructArray:
+    return pc.extract_regex(heads, _KEYED)
 
 
 def of_gtid(archive: Archive, gtid: str) -> tuple[Tso, Tso]:
@@ -375,7 +381,7 @@ class _Look:
         found = (
             show(ts)
             for batch in self._rows(self._windows.between(after, upto), after, upto)
-            for ts in batch.filter(pc.match_substring_regex(pc.binary_slice(batch["payload"], 0, _HEAD), _KEYLESS))[
+            for ts in batch.filter(pc.match_substring_regex(_heads(batch["payload"]), _KEYLESS))[
                 "commit_ts"
             ].to_pylist()
         )

@@ -353,8 +353,9 @@ def _in_order(
         return
     rows = np.concatenate([each.rows for each in images])
     of = txn[rows]
-    told, place = np.unique(of, return_inverse=True)  # of most binlogs nothing is asked for
-    gtids = gtids_of(payloads.take(pa.array(told))).take(pa.array(place))
+    asked = np.zeros(len(payloads), np.bool_)  # of most binlogs nothing is asked for
+    asked[of] = True
+    told, place = gtids_of(payloads, np.flatnonzero(asked)), np.cumsum(asked) - 1
     number = {id(form): at for at, form in enumerate({id(each.form): each.form for each in images}.values())}
     of_form = np.concatenate([np.full(len(each.rows), number[id(each.form)]) for each in images])
     # Rows of a batch are in commit order, start order, and that of their transaction.
@@ -373,7 +374,7 @@ def _in_order(
         taken = pa.array(within[some])
         yield Changed(
             form=form, commit_ts=commit_ts[of[some]], start_ts=start_ts[of[some]], position=position[rows[some]],
-            gtid=gtids.take(pa.array(some)), op=ops[within[some]], old=old.take(taken), new=new.take(taken),
+            gtid=told.take(pa.array(place[of[some]])), op=ops[within[some]], old=old.take(taken), new=new.take(taken),
         )  # fmt: skip
 
 

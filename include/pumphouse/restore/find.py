@@ -240,7 +240,7 @@ class _Finder:
             np.stack([found.txn, found.table_id, found.op.astype(np.int64)]), axis=1, return_counts=True
         )
         txns = np.unique(kinds[0])
-        gtids = dict(zip(txns.tolist(), gtids_of(batch["payload"].take(pa.array(txns))).to_pylist(), strict=True))
+        gtids = dict(zip(txns.tolist(), gtids_of(batch["payload"], txns).to_pylist(), strict=True))
         for txn, some in itertools.groupby(zip(*kinds.tolist(), rows.tolist(), strict=True), key=lambda each: each[0]):
             ts = Tso(int(commit_ts[txn]))
             touched = (self._touched(table_id, op, many, ts) for _, table_id, op, many in some)
