@@ -187,7 +187,7 @@ def test_a_capture_killed_at_random_moments_loses_and_doubles_nothing(seed: int,
             time.sleep(1)
             stack.pumps[0].start()
             with writers.xa.killing:
-                stack.supervisor.kill("source")
+                stack.kill_source()
             stack.databases["source"].start()
             time.sleep(3)
             stack.kill_capture()

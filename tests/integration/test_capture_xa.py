@@ -45,15 +45,23 @@ def prepare(stack: CapturedStack, xid: str, *statements: str) -> None:
 def end(stack: CapturedStack, how: str, xid: str) -> None:
     """In another session; the server may not know yet that the one that prepared has ended."""
 
+    refused = []
+
     def done() -> bool:
         try:
             stack.run(f"XA {how} {xid}")
         except Exception as error:
             assert "XAER" in str(error)
+            refused.append(str(error))
             return False
         return True
 
-    eventually(done)
+    try:
+        eventually(done)
+    except AssertionError:
+        with stack.source() as connection:
+            there = rows_of(connection, "XA RECOVER")
+        raise AssertionError(f"XA {how} {xid}: {sorted(set(refused))}; XA RECOVER: {there}") from None
 
 
 def begun(stack: CapturedStack) -> None:
@@ -258,8 +266,12 @@ def test_after_a_kill_a_restart_of_the_source_and_a_purge_it_has_the_rows(stack:
     stack.captured()
     stack.kill_capture()
     prepare(stack, "'unread'", "INSERT INTO shop.t VALUES (21, 'unread')")
-    stack.supervisor.kill("source")
+    stack.kill_source()
     stack.databases["source"].start()
+    with stack.source() as connection:
+        there = [row[3] for row in rows_of(connection, "XA RECOVER")]
+    if is_mysql() and "unread" not in there:  # taken back by the server itself (docs/limits.md)
+        prepare(stack, "'unread'", "INSERT INTO shop.t VALUES (21, 'unread')")
     end(stack, "COMMIT", "'unread'")
     stack.start_capture()
     stack.captured()

@@ -148,7 +148,7 @@ class CampaignStack(CapturedStack):
                     f"the heir has not {now} within a minute: {rows_of(connection, 'SHOW REPLICA STATUS')}"
                 )
             old, new = self.databases["source"], self.databases["heir"]
-            self.supervisor.kill(old.name)
+            self.kill_source()
             if is_mysql():
                 self._on(
                     "heir",
@@ -183,7 +183,7 @@ class CampaignStack(CapturedStack):
             pump.start()
         elif kind == "source":
             with history.xa.killing:
-                self.supervisor.kill(self.databases["source"].name)
+                self.kill_source()
             time.sleep(rng.random())
             self.databases["source"].start()
         elif kind == "journal":

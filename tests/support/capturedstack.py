@@ -128,6 +128,12 @@ class CapturedStack(LocalStack):
             for each in statements:
                 cursor.execute(each)
 
+    def kill_source(self) -> None:
+        """By `kill -9`, once its engine has written what it answered: a MySQL may take back its latest XA statements (docs/limits.md)."""
+        if is_mysql():
+            self.run("FLUSH LOCAL ENGINE LOGS")
+        self.supervisor.kill(self.databases["source"].name)
+
     def source(self, db: str = "", *, autocommit: bool = True) -> Connection[Any]:
         """A connection to the source."""
         return self.databases["source"].connect(autocommit=autocommit, **({"database": db} if db else {}))
