@@ -387,11 +387,27 @@ def test_a_missing_bucket_is_said_so(s3):
         store.put("x", b"")
 
 
-@pytest.mark.parametrize("root", ["gopher://b/p", "s3://", "s3://key:secret@bucket/p", "file://"])
+@pytest.mark.parametrize(
+    "root",
+    [
+        "gopher://b/p",
+        "s3://",
+        "s3://key:secret@bucket/p",
+        "s3://key:secret@b/p#q",
+        "file://",
+        "file:///a?b",
+        "file:///a#b",
+    ],
+)
 def test_an_unknown_root_is_a_configuration_error_without_secrets(root):
     with pytest.raises(ConfigError) as caught:
         open_store(ArchiveSettings(root=root))
     assert "secret@" not in str(caught.value)
+
+
+def test_a_place_whose_name_has_marks_of_urls_is_named_by_their_codes(tmp_path):
+    open_store(ArchiveSettings(root=f"file://{tmp_path}/a%23b%3Fc")).put("x", b"")
+    assert (tmp_path / "a#b?c" / "x").exists()
 
 
 def test_a_large_file_goes_up_in_parts_and_comes_back_equal(s3, tmp_path, monkeypatch):
