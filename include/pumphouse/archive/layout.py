@@ -47,6 +47,7 @@ DDL = "ddl/"
 BASE = "base/"
 SCHEMA = "schema/"
 _SHORT, _DIGEST = 100, 32
+_WINDOW_KEY = re.compile(rf"{WINDOWS}(\d{{20}})\.json")
 
 
 def attempt_id() -> str:
@@ -83,7 +84,7 @@ def before_window(start: Tso) -> str:
 
 def window_start(key: str) -> Tso:
     """Start of the window that a manifest's key names."""
-    found = re.fullmatch(rf"{WINDOWS}(\d{{20}})\.json", key)
+    found = _WINDOW_KEY.fullmatch(key)
     if found is None:
         raise CorruptionError(f"{key} is no name of a manifest", path=key)
     return Tso(int(found.group(1)))

@@ -236,12 +236,11 @@ class Standing:
             yield f"its next one: {self.following}"
 
 
-def standing_at(archive: Archive, ts: Tso) -> Standing | None:
+def standing_at(archive: Archive, windows: Windows, ts: Tso) -> Standing | None:
     """Where the source was; None where the last transaction of the archive then is none that a capture read.
 
-    And where what says it cannot be read: who restores may need nothing of that segment.
+    And where what says it cannot be read: who restores may need nothing of that segment. ``windows``: all there are.
     """
-    windows = archive.windows()
     try:
         found = _beside(archive, windows.between(Tso(0), ts), ts, back=True)
         if found is None:
@@ -254,7 +253,7 @@ def standing_at(archive: Archive, ts: Tso) -> Standing | None:
 
 def is_captured(archive: Archive) -> bool:
     """Whether a capture has read what the archive has last: then it has what else is in that source's binlog."""
-    return standing_at(archive, archive.end()) is not None
+    return standing_at(archive, archive.windows(), archive.end()) is not None
 
 
 def _beside(archive: Archive, windows: Windows, ts: Tso, *, back: bool) -> Captured | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from pumphouse.objectstore.base import ObjectInfo, ObjectStore
@@ -52,7 +51,7 @@ class PrefixStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Objects whose key starts with prefix, sorted."""
         for each in self._store.list(self._prefix + prefix, after=after and self._prefix + after):
-            yield replace(each, key=each.key[len(self._prefix) :])
+            yield ObjectInfo(each.key[len(self._prefix) :], each.size, each.put_s)
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix."""

@@ -104,7 +104,7 @@ def run(
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
         told: dict[str, Any] = {
             "plan": plan, "target": address(target), "lacks": lacks, "estimate_s": estimate,
-            "source": standing_at(parts.readable_archive, plan.to) if dry_run else None,
+            "source": standing_at(parts.readable_archive, view.windows, plan.to) if dry_run else None,
         }  # fmt: skip
         on = plan.follow(view.genesis.cluster_id) if follow else None
         if dry_run and plan_only:

@@ -98,7 +98,7 @@ def run(
             view=view, standing=Standing(), rules=plan.rules, settings=settings.load, task=TASK, target=target
         )
         estimate = estimate_s(parts.readable_archive, plan.base_rows + plan.rows) if dry_run else None
-        source = standing_at(parts.readable_archive, plan.to) if dry_run else None
+        source = standing_at(parts.readable_archive, view.windows, plan.to) if dry_run else None
         if dry_run and plan_only:
             load = LoadReport.of(given).planned(plan.steps(given))
             return _report(plan, into, load, estimate=estimate, source=source)

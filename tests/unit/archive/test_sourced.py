@@ -108,10 +108,12 @@ def test_every_gtid_and_every_second_is_found_in_any_archive(tmp_path: Path, see
             assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second)) == last
             if not any(when == second + 1 for _, when, _ in committed):
                 assert at_source_time(capture.archive, BEGUN + timedelta(seconds=second + 0.5)) == last
-        standing = standing_at(capture.archive, ts)
+        standing = standing_at(capture.archive, capture.archive.windows(), ts)
         assert standing is not None
         assert (standing.last.commit_ts, standing.last.transaction) == (ts, gtid)
-        assert standing.following == (standing_at(capture.archive, committed[at + 1][2]).last if at in alone else None)
+        assert standing.following == (
+            standing_at(capture.archive, capture.archive.windows(), committed[at + 1][2]).last if at in alone else None
+        )
 
 
 class Committed(NamedTuple):
@@ -325,7 +327,7 @@ def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -
     assert "no window of the archive begins with a transaction that `pumphouse capture` read" in refused(
         capture, "0-1-1"
     )
-    assert standing_at(capture.archive, capture.archive.end()) is None
+    assert standing_at(capture.archive, capture.archive.windows(), capture.archive.end()) is None
     capture.commit("0-1-1")
     capture.made.cut()
     with pytest.raises(UsageError, match="a version that kept no clock"):
@@ -340,7 +342,7 @@ def test_another_writer_and_two_captures_are_refused_by_name(capture: Capture) -
 def test_a_plan_does_without_where_the_source_was_if_that_segment_is_lost(capture: Capture) -> None:
     capture.commit("0-1-1")
     at = capture.made.cut()
-    assert standing_at(capture.archive, at) is not None
+    assert standing_at(capture.archive, capture.archive.windows(), at) is not None
     for segment in capture.archive.windows()[-1].segments:
         capture.archive.store.delete(segment.key)
-    assert standing_at(capture.archive, at) is None
+    assert standing_at(capture.archive, capture.archive.windows(), at) is None
