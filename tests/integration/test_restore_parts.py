@@ -385,6 +385,41 @@ def test_another_restore_that_ends_while_one_looks_at_what_it_left_is_none_there
     assert last > 2
 
 
+def test_the_same_restore_that_begins_while_one_looks_at_what_is_there_is_not_taken_for_another(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1, 2)
+    at = source.genesis()
+    live(target)
+    query, last, looked = TargetConnection.query, 0, 0
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    def begins_behind(connection: TargetConnection, statement: str, args: Any = None) -> list[tuple[Any, ...]]:
+        nonlocal looked
+        try:
+            return query(connection, statement, args)
+        finally:
+            if "`checkpoint`" in statement or "`step`" in statement:
+                looked += 1
+                if looked == last:
+                    with monkeypatch.context() as patch, pytest.raises(Killed):
+                        patch.setattr(TargetConnection, "query", query)
+                        patch.setattr("pumphouse.executor.build.hand_over", die)
+                        parts(settings, "d.t", to=at, called="d.back")
+
+    while looked >= last:  # behind the first look, the second, …, and no more
+        looked, last = 0, last + 1
+        target.execute("DROP TABLE IF EXISTS d.back")
+        target.execute("DROP DATABASE IF EXISTS pumphouse_parts")
+        with monkeypatch.context() as patch:
+            patch.setattr(TargetConnection, "query", begins_behind)
+            parts(settings, "d.t", to=at, called="d.back", dry_run=True)
+    assert last > 2
+
+
 @pytest.mark.parametrize("whose", ["a table", "a routine", "a load"])
 def test_a_database_of_that_name_that_is_somebody_elses_is_refused_and_stays(
     source: MadeSource, settings: Settings, target: TargetConnection, whose: str

@@ -135,10 +135,12 @@ def run(
 
 def _require_possible(connection: TargetConnection, plan: PartsPlan, steps: Steps, *, anew: bool) -> Recorded:
     """What an earlier run has done of the same steps; RestoreError where others have not ended, or a name is taken."""
+    # Looked at first: a run that begins meanwhile has written down its steps before it is known.
+    known = [] if anew else state.read_known(connection)
     recorded = NOTHING_RECORDED if anew else state.recorded(connection, TASK)
     same = recorded.digest == steps.digest()
-    if not (same or anew) and state.is_known(connection):
-        (found,) = state.read_all(connection)
+    if known and not same and state.is_known(connection):  # and has not ended meanwhile
+        (found,) = known
         own = connection.settings.schema_name
         raise RestoreError(
             f"on {connection.name} {found.reason}, and this one is another: its arguments differ, or the archive has a "
