@@ -164,9 +164,9 @@ def packed(tmp_path_factory):
         pump.stop()
 
 
-# Of the bytes of an object each so-and-so-many-th by default; no power of two, so that all bits have their turn.
 # All of them take a slow machine longer than other tests may.
 _EVERY = pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
+# Of the bytes of an object each so-and-so-many-th by default; no power of two, so that all bits have their turn.
 _SAMPLE = 29
 
 
