@@ -164,8 +164,6 @@ def packed(tmp_path_factory):
         pump.stop()
 
 
-# All of them take a slow machine longer than other tests may.
-_EVERY = pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
 # Of the bytes of an object each so-and-so-many-th by default; no power of two, so that all bits have their turn.
 _SAMPLE = 29
 
@@ -215,7 +213,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
         (("base/",), ".parquet"),
     ],
 )
-@pytest.mark.parametrize("step", [_EVERY, _SAMPLE])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), _SAMPLE])
 def test_every_flipped_byte_of_every_object_is_found(small, prefixes, end, step):
     flip(small, small.of(*prefixes, end=end), step)
     assert small.problems() == ""
@@ -243,7 +241,7 @@ def test_every_missing_object_is_found(small):
 
 
 @pytest.mark.row("A4")
-@pytest.mark.parametrize("step", [_EVERY, 7])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_every_swapped_pair_is_found(small, step):
     for one, two in islice(combinations(small.objects, 2), None, None, step):
         small.put(one, small.objects[two])
@@ -256,7 +254,7 @@ def test_every_swapped_pair_is_found(small, step):
 
 
 @pytest.mark.row("A4", "A5")
-@pytest.mark.parametrize("step", [_EVERY, _SAMPLE])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), _SAMPLE])
 def test_every_flipped_byte_of_every_pack_is_found(packed, step):
     assert packed.problems() == ""
     assert len(packed.of("packs/", end=".json")) > 1
