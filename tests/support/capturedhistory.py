@@ -471,7 +471,7 @@ class History:
         except pymysql.MySQLError as error:
             code = error.args[0] if error.args else 0
             with self._counting:
-                self.failed[f"{kind}: {code}"] += 1
+                self.failed[f"{kind.partition(', ')[0]}: {code}"] += 1
             if (
                 code in _LOST
                 or code in _ENDED
@@ -483,7 +483,8 @@ class History:
         if ddl:
             self.ddls.append(sql)
         if ddl or count or kind.startswith(("xa", "rollback", "create", "drop", "temporary")):
-            self._count(f"ddl: {kind}" if ddl else kind)
+            for each in kind.split(", "):
+                self._count(f"ddl: {each}" if ddl else each)
         return True
 
     def _count(self, kind: str) -> None:

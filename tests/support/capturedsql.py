@@ -233,7 +233,7 @@ class Ddl:
         tail = rng.choice(
             ("", "", "", ", ALGORITHM = INSTANT", ", ALGORITHM = COPY", ", ALGORITHM = INPLACE, LOCK = NONE")
         )
-        kind = "several clauses" if count > 1 else clauses[0][0]
+        kind = ", ".join((*("several clauses",) * (count > 1), *(kind for kind, _ in clauses)))
         if "INSTANT" in tail and count == 1:
             kind += " instantly"
         wait = rng.choice(("", "", " WAIT 1")) if not is_mysql() else ""
