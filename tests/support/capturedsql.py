@@ -320,6 +320,7 @@ class Ddl:
                 ("change primary key", f"DROP PRIMARY KEY, ADD PRIMARY KEY (`{column.name}`)"),
                 ("add primary key", f"ADD PRIMARY KEY (`{column.name}`)"),
                 ("convert charset", f"CONVERT TO CHARACTER SET utf8mb4 COLLATE {types.collation('utf8mb4')}"),
+                ("convert charset", f"CONVERT TO CHARACTER SET utf8mb4 COLLATE {types.collation('utf8mb4')}"),
                 ("default collation", f"COLLATE {types.collation('utf8mb4')}"),
                 ("add check", f"ADD CONSTRAINT `{new}` CHECK (`{column.name}` IS NOT NULL OR 1 = 1)"),
                 ("drop key", f"DROP CONSTRAINT `{key}`"),
