@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,8 @@ from pumphouse.schema.dialect import Dialect
 SAVEPOINT = "before_rows"
 _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
-_COLUMN = re.compile(r"for column '(.*)' at row \d+$")
+# Sentences of a column whose value was bent, or would be. None of them has a value in it, which could look like one.
+_BENT = re.compile(r"(?:Data truncated|Data too long|Out of range value) for column '(.*)' at row \d+")
 _TRUNCATED, _DUPLICATE = 1265, 1062
 Warnings = list[tuple[str, int, str]]
 
@@ -101,15 +102,15 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
     if batch.num_rows == 0:
         return
     connection.execute("SAVEPOINT part")
+    statement, lines = textrows.statement(table, columns, connection.dialect), textrows.render(batch)
     try:
-        done = connection.load_local(textrows.statement(table, columns, connection.dialect), [textrows.render(batch)])
+        done, shown = put(connection, lambda: connection.load_local(statement, [lines]), columns)
     except StatementFailed as error:
         if not error.of_a_row:
             raise
         found = _AT_ROW.search(error.message)
         raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
     if done.warnings:
-        shown = connection.warnings()
         ours = [each for each in shown if not of_generated(each, columns)]
         if not ours and len(shown) < done.warnings and batch.num_rows > 1:
             # The server keeps so many and no more: all of them are seen of fewer rows.
@@ -131,7 +132,7 @@ def _insert(connection: TargetConnection, table: str, batch: pa.RecordBatch, col
     at = 0
     for statement, rows in _statements(connection, table, batch):
         part = batch.slice(at, rows)
-        done, shown = _run(connection, statement, part)
+        done, shown = _run(connection, statement, part, columns)
         if any(not of_generated(each, columns) for each in shown) or len(shown) < done.warnings:
             texts = "; ".join(f"{text} [{code}]" for _, code, text in shown[:_SAMPLE])
             found = _AT_ROW.search(texts)
@@ -143,7 +144,9 @@ def _statements(connection: TargetConnection, table: str, batch: pa.RecordBatch)
     return literals.inserts(table, batch, most=min(literals.STATEMENT_BYTES, connection.max_packet - 1))
 
 
-def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -> tuple[Loaded, Warnings]:
+def _run(
+    connection: TargetConnection, statement: bytes, part: pa.RecordBatch, columns: Sequence[Column]
+) -> tuple[Loaded, Warnings]:
     """One INSERT of these rows; Collided, Rejected where it is refused or does not insert them all."""
     if len(statement) >= connection.max_packet:
         raise Rejected(
@@ -153,7 +156,7 @@ def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -
             0 if part.num_rows == 1 else None,
         )
     try:
-        done = connection.insert(statement)
+        done, shown = put(connection, lambda: connection.insert(statement), columns)
     except StatementFailed as error:
         if not error.of_a_row:
             raise
@@ -162,14 +165,37 @@ def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -
         raise kind(error.message, part, int(found[1]) - 1 if found else None) from error
     if done.affected != part.num_rows:
         raise Rejected(f"{part.num_rows} rows were sent, {done.affected} were inserted", part)
-    return done, connection.warnings() if done.warnings else []
+    return done, shown
+
+
+def put(connection: TargetConnection, send: Callable[[], Loaded], columns: Sequence[Column]) -> tuple[Loaded, Warnings]:
+    """Send rows of these columns, and get the warnings with what came of it; StatementFailed where they are refused.
+
+    A source that is not strict bends what it computes to its column. What the target computes itself may be bent there,
+    too: such rows are sent again without strict mode, and the warnings say whether more than that was bent.
+    """
+
+    def once() -> tuple[Loaded, Warnings]:
+        done = send()
+        return done, connection.warnings() if done.warnings else []
+
+    try:
+        return once()
+    except StatementFailed as error:
+        if not _is_bent_there(error.text, columns):
+            raise
+    with loosely(connection):
+        return once()
 
 
 def of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:
-    """Whether it is a note that the server rounded a column that it computes itself: the value is its own."""
-    level, code, text = warning
-    named = _COLUMN.search(text)
-    return level == "Note" and code == _TRUNCATED and named is not None and named[1] not in {c.name for c in columns}
+    """Whether it says that the server bent what it computes itself, and none of these columns: the value is its own."""
+    return _is_bent_there(warning[2], columns)
+
+
+def _is_bent_there(text: str, columns: Sequence[Column]) -> bool:
+    named = _BENT.fullmatch(text)
+    return named is not None and named[1] not in {c.name for c in columns}
 
 
 def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
@@ -185,8 +211,9 @@ def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBat
     expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
     with loosely(connection):
         done, shown = _put_loosely(connection, table, batch, columns)
-    other = [text for _, code, text in shown if code != _TRUNCATED or not any(name in text for name in expected)]
-    if other or done.warnings > zeros or done.affected != batch.num_rows:
+    ours = [each for each in shown if not of_generated(each, columns)]
+    other = [text for _, code, text in ours if code != _TRUNCATED or not any(name in text for name in expected)]
+    if other or done.warnings - (len(shown) - len(ours)) > zeros or done.affected != batch.num_rows:
         found = _AT_ROW.search("; ".join(other))
         raise Rejected(
             "; ".join(other[:_SAMPLE]) or f"{batch.num_rows} rows sent, {done.affected} affected",
@@ -204,7 +231,7 @@ def _put_loosely(
         return done, connection.warnings() if done.warnings else []
     affected, warnings, shown, at = 0, 0, [], 0
     for statement, rows in _statements(connection, table, batch):
-        done, said = _run(connection, statement, batch.slice(at, rows))
+        done, said = _run(connection, statement, batch.slice(at, rows), columns)
         affected, warnings, at = affected + done.affected, warnings + done.warnings, at + rows
         shown += said
     return Loaded(affected, warnings), shown

@@ -153,9 +153,13 @@ class Loaded:
 
 
 class StatementFailed(LoadError):
-    """The server refused a statement. ``condition``: for its own state, and not for what the statement says."""
+    """The server refused a statement, and said ``text``.
+
+    ``condition``: for its own state, and not for what the statement says.
+    """
 
     code: int | None = None
+    text: str = ""
     statement: str | None = None
     condition: bool | None = None
 
@@ -428,6 +432,7 @@ class TargetConnection:
                 f"target {self.name} refused: {text} [{code}] in {statement[:200]}",
                 hint="" if found is None else f"{found.remedy}; then run this again",
                 code=code,
+                text=str(text),
                 statement=statement[:2000],
                 condition=found is not None,
             ) from error

@@ -57,7 +57,6 @@ _EVERYWHERE = {
     "default_regex_flags": "",
     "block_encryption_mode": "aes-128-ecb",
     "alter_algorithm": "DEFAULT",
-    "check_constraint_checks": "ON",
     "default_storage_engine": "InnoDB",
 }
 _LOADING = {
@@ -130,16 +129,18 @@ HISTORY = Session(sql_mode=SQL_MODE, isolation="REPEATABLE READ", more=_WAITING)
 LOAD = Session(
     sql_mode=SQL_MODE,
     isolation="READ COMMITTED",
-    more=_LOADING | {"foreign_key_checks": "OFF", "unique_checks": "ON"},
+    # A source has rows that its constraints do not allow: it was told not to look, or looks at none when a CHECK comes.
+    more=_LOADING | {"foreign_key_checks": "OFF", "check_constraint_checks": "OFF", "unique_checks": "ON"},
     wishes=_WISHES,
 )
 
-# On a server on which others work: it waits for nobody long, and foreign keys count.
+# On a server on which others work: it waits for nobody long, and constraints count.
 FLASHBACK = Session(
     sql_mode=SQL_MODE,
     isolation="REPEATABLE READ",
     more=_LOADING
-    | {"foreign_key_checks": "ON", "unique_checks": "ON", "innodb_lock_wait_timeout": "10", "lock_wait_timeout": "10"},
+    | {"foreign_key_checks": "ON", "check_constraint_checks": "ON", "unique_checks": "ON"}
+    | {"innodb_lock_wait_timeout": "10", "lock_wait_timeout": "10"},
     wishes=_WISHES,
 )
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
-from pumphouse.loader.insert import loosely, of_generated
+from pumphouse.loader.insert import loosely, of_generated, put
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unfit import require_transactional
@@ -98,10 +98,11 @@ def _load(
     of = of or shape
     columns = list(shape.columns)
     unsent = computed_there(connection, shape.db, shape.table, shape.stored)
+    sent = [c for c in columns if c.name not in unsent]
     connection.execute("SAVEPOINT part")
     try:
         statement = textrows.statement(shape.target, columns, connection.dialect, unsent)
-        done = connection.load_local(statement, [b"".join(lines)])
+        done, shown = put(connection, lambda: connection.load_local(statement, [b"".join(lines)]), sent)
     except StatementFailed as error:
         if not error.of_a_row:
             raise
@@ -109,9 +110,7 @@ def _load(
         at = int(found[1]) - 1 if found else -1
         raise _rejected(of, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error
     if done.warnings:
-        shown = connection.warnings()
         zeros = {c.name for c in columns if c.is_enum} if loose else set()
-        sent = [c for c in columns if c.name not in unsent]
         ours = [w for w in shown if not of_generated(w, sent) and not _of_zero(w, zeros)]
         if ours or (len(shown) < done.warnings and len(lines) == 1):
             text = "; ".join(f"{text} [{code}]" for _, code, text in (ours or shown)[:5])

@@ -2,6 +2,7 @@
 
 Of an expression a MySQL's information_schema has each byte as a character of ISO 8859-1, with a backslash before quotes
 and backslashes. A MariaDB's has `?` for the bytes of characters beyond U+FFFF. Literal defaults have `?` on both.
+Moments are in whatever time zone their column was made.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Shown:
             computed = not LITERAL.fullmatch(default) or "text" in str(row["data_type"])
         if computed:
             return {**row, "column_default": self._expression(rf"{line}DEFAULT \(?", default)}
+        if self._dialect is Dialect.MYSQL and default and row["data_type"] == "timestamp":
+            return {**row, "column_default": self._moment(line)}
         if "?" in default and row["data_type"] in ("char", "varchar"):
             return {**row, "column_default": self._literal(line, row, default)}
         return row
@@ -105,6 +108,13 @@ class Shown:
         """What is shown where information_schema has ``text``."""
         parts = [_INTRODUCER.sub(r"_\\w+", re.escape(each)) for each in _LOST.split(text)]
         match = re.search(f"{before}({_LOST.pattern.join(parts)})", self._text, re.MULTILINE)
+        if match is None:
+            raise _lost()
+        return match[1]
+
+    def _moment(self, line: str) -> str:
+        """A moment in UTC: a MySQL's information_schema has it in the time zone of the session that made the column."""
+        match = re.search(rf"{line}DEFAULT '([0-9:. -]+)'", self._text, re.MULTILINE)
         if match is None:
             raise _lost()
         return match[1]
