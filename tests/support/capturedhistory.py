@@ -213,8 +213,15 @@ class History:
                 eventually(lambda: self._attempt(connection, "drop database", sql), what=sql)  # noqa: B023 - at once
 
     def anew(self) -> Statement | None:
-        """One DDL that no load goes past; None where none was possible."""
+        """One DDL that no load goes past; None where none was possible. The dump behind it has no view of what is gone."""
         with self._connected() as connection:
+            listed = ", ".join(f"'{each}'" for each in self.all_databases)
+            sql = f"SELECT table_schema, table_name FROM information_schema.views WHERE table_schema IN ({listed})"
+            for database, view in rows_of(connection, sql):
+                try:
+                    self._run(connection, "", f"SELECT 1 FROM `{database}`.`{view}` LIMIT 0")
+                except pymysql.MySQLError:
+                    self._run(connection, "", f"DROP VIEW `{database}`.`{view}`")
             self._read_back(connection)
             for _ in range(5):
                 found = self._ddl.anew(self._tables)
