@@ -38,6 +38,7 @@ def test_what_a_source_gave_its_columns_is_on_the_target() -> None:
                 "SET check_constraint_checks = OFF",
                 "INSERT INTO dumped (id, n) VALUES (8, 3)",
                 "UPDATE dumped SET n = 1 WHERE id = 7",
+                "INSERT INTO empty VALUES (3, CONCAT(REPEAT('[', 40), REPEAT(']', 40)))",
                 db="shop",
             )
             stack.require_equal()

@@ -65,7 +65,7 @@ def type_sql(field: FieldType, dialect: Dialect, *, checked: bool = False) -> st
         return f"{name}({max(field.flen, 1)})"
     if tp in (MysqlType.TIME, MysqlType.DATETIME, MysqlType.TIMESTAMP) and field.decimal > 0:
         return f"{name}({field.decimal})"
-    # JSON is on MariaDB longtext with a check json_valid(), by which tools know the column; it refuses over 32 levels.
+    # JSON is on MariaDB longtext with a check json_valid(), by which tools know the column.
     return name
 
 
