@@ -41,11 +41,15 @@ def test_a_rounded_stored_column_is_taken_and_a_rounded_value_of_ours_is_not() -
 def test_what_a_source_cut_of_a_computed_value_is_cut_alike_and_nothing_else_is_cut_with_it() -> None:
     with mariadb.in_memory() as settings, TargetConnection.open(settings) as connection:
         connection.execute("CREATE DATABASE d")
-        connection.execute("CREATE TABLE d.t (g TINYINT AS (total) STORED, id BIGINT PRIMARY KEY, total DECIMAL(14,2))")
+        connection.execute(
+            "CREATE TABLE d.t (g TINYINT AS (total) STORED, id BIGINT PRIMARY KEY, total DECIMAL(14,2),"
+            " f INT AS (CAST(CONCAT('no ', total) AS SIGNED)) STORED, n INT AS (CONCAT(total, ' for column ''id''')) STORED)"
+        )
         with connection.transaction():
             # More rows than the server keeps warnings of.
             insert_rows(connection, "`d`.`t`", rows(70_000, "1000.11"))
-        assert connection.query("SELECT COUNT(*), MIN(g), MAX(g) FROM d.t") == [(70_000, 127, 127)]
+        found = connection.query("SELECT COUNT(*), MIN(g), MAX(g), MAX(f), MIN(n) FROM d.t")
+        assert found == [(70_000, 127, 127, 0, 1000)]
         assert connection.value("SELECT @@sql_mode LIKE '%STRICT_TRANS_TABLES%'") == 1
         connection.execute("TRUNCATE d.t")
         for wrong in ("1000.119", "12345678901234.11"):

@@ -22,8 +22,9 @@ from pumphouse.schema.dialect import Dialect
 SAVEPOINT = "before_rows"
 _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
-# Sentences of a column whose value was bent, or would be. None of them has a value in it, which could look like one.
-_BENT = re.compile(r"(?:Data truncated|Data too long|Out of range value) for column '(.*)' at row \d+")
+_OF_COLUMN = re.compile(r"for column (.*) at row -?\d+$", re.DOTALL)
+# What a server says of a column's value that it bends, and of an argument that a function bends.
+_BENT, _BENT_BY_FUNCTION = {1264, 1265, 1292, 1366, 1406}, {1292, 1411, 4038}
 _TRUNCATED, _DUPLICATE = 1265, 1062
 Warnings = list[tuple[str, int, str]]
 
@@ -111,7 +112,7 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
         found = _AT_ROW.search(error.message)
         raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
     if done.warnings:
-        ours = [each for each in shown if not of_generated(each, columns)]
+        ours = of_sent(shown, columns, connection.dialect)
         if not ours and len(shown) < done.warnings and batch.num_rows > 1:
             # The server keeps so many and no more: all of them are seen of fewer rows.
             connection.execute("ROLLBACK TO SAVEPOINT part")
@@ -133,7 +134,7 @@ def _insert(connection: TargetConnection, table: str, batch: pa.RecordBatch, col
     for statement, rows in _statements(connection, table, batch):
         part = batch.slice(at, rows)
         done, shown = _run(connection, statement, part, columns)
-        if any(not of_generated(each, columns) for each in shown) or len(shown) < done.warnings:
+        if of_sent(shown, columns, connection.dialect) or len(shown) < done.warnings:
             texts = "; ".join(f"{text} [{code}]" for _, code, text in shown[:_SAMPLE])
             found = _AT_ROW.search(texts)
             raise Rejected(f"the server warned: {texts}", part, int(found[1]) - 1 if found else None)
@@ -182,20 +183,27 @@ def put(connection: TargetConnection, send: Callable[[], Loaded], columns: Seque
     try:
         return once()
     except StatementFailed as error:
-        if not _is_bent_there(error.text, columns):
+        if of_sent([("Error", error.code or 0, error.text)], columns, connection.dialect):
             raise
     with loosely(connection):
         return once()
 
 
-def of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:
-    """Whether it says that the server bent what it computes itself, and none of these columns: the value is its own."""
-    return _is_bent_there(warning[2], columns)
+def of_sent(warnings: Warnings, columns: Sequence[Column], dialect: Dialect) -> Warnings:
+    """Those that may be of these columns: all but what the server says of values that it computes itself."""
+    names = tuple(f"{sign}{column.name}{sign}".lower() for column in columns for sign in "'`")
+    functions = dialect is not Dialect.TIDB and not any(column.through_variable for column in columns)
+    return [each for each in warnings if not _is_of_computed(each, names, functions=functions)]
 
 
-def _is_bent_there(text: str, columns: Sequence[Column]) -> bool:
-    named = _BENT.fullmatch(text)
-    return named is not None and named[1] not in {c.name for c in columns}
+def _is_of_computed(warning: tuple[str, int, str], sent: tuple[str, ...], *, functions: bool) -> bool:
+    """``functions``: none of ours is in the statement."""
+    _, code, text = warning
+    # The column's name stands last, behind a value that may look like anything.
+    named = _OF_COLUMN.search(text)
+    if named is None:
+        return functions and code in _BENT_BY_FUNCTION
+    return code in _BENT and not named[1].lower().endswith(sent)
 
 
 def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
@@ -211,7 +219,7 @@ def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBat
     expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
     with loosely(connection):
         done, shown = _put_loosely(connection, table, batch, columns)
-    ours = [each for each in shown if not of_generated(each, columns)]
+    ours = of_sent(shown, columns, connection.dialect)
     other = [text for _, code, text in ours if code != _TRUNCATED or not any(name in text for name in expected)]
     if other or done.warnings - (len(shown) - len(ours)) > zeros or done.affected != batch.num_rows:
         found = _AT_ROW.search("; ".join(other))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
-from pumphouse.loader.insert import loosely, of_generated, put
+from pumphouse.loader.insert import loosely, of_sent, put
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unfit import require_transactional
@@ -111,7 +111,7 @@ def _load(
         raise _rejected(of, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error
     if done.warnings:
         zeros = {c.name for c in columns if c.is_enum} if loose else set()
-        ours = [w for w in shown if not of_generated(w, sent) and not _of_zero(w, zeros)]
+        ours = [w for w in of_sent(shown, sent, connection.dialect) if not _of_zero(w, zeros)]
         if ours or (len(shown) < done.warnings and len(lines) == 1):
             text = "; ".join(f"{text} [{code}]" for _, code, text in (ours or shown)[:5])
             found = _AT_ROW.search(text)
