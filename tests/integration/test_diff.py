@@ -68,6 +68,19 @@ def test_equal_tables_are_equal(server: MariaDbServer) -> None:
     assert (report.tables, report.rows) == (3, 7)
 
 
+def test_a_text_with_a_check_is_no_json_where_json_would_have_another_collation(server: MariaDbServer) -> None:
+    """As CONVERT TO leaves a MariaDB's JSON: no other server makes JSON of it."""
+    for schema, check in (("one", "CHECK (json_valid(j))"), ("two", "")):
+        text = "LONGTEXT COLLATE utf8mb4_general_ci NOT NULL"
+        _run(
+            server,
+            f"CREATE TABLE {schema}.c (id INT PRIMARY KEY, j {text} {check}); INSERT INTO {schema}.c VALUES (1, '1')",
+        )
+    assert _compare(server).differences == []
+    _run(server, "UPDATE two.c SET j = '1.0'")
+    assert [each.table for each in _compare(server).differences][:1] == ["one.c"]
+
+
 @pytest.mark.parametrize(
     ("change", "table"),
     [

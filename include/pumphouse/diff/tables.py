@@ -12,10 +12,9 @@ from pumphouse.diff.servers import dialect_of, rows, text, value
 from pumphouse.errors import SchemaError
 from pumphouse.mysql import ServerConnection
 from pumphouse.proof.servers import TABLES
-from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.dialect import JSON_TYPE, Dialect, charset_sql, json_of_check
 
 _DISPLAY_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int|year)\(\d+\)")
-_JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)")
 _COMPUTED = ("VIRTUAL GENERATED", "STORED GENERATED", "PERSISTENT")
 
 
@@ -44,7 +43,8 @@ def tables_of(connection: ServerConnection, schema: str, *, views: bool) -> dict
     )
     for table, name, data_type, full, charset, collation, extra in list(rows(connection, sql, schema)):
         kind = text(data_type).lower()
-        is_json = kind == "json" or (text(table), text(name)) in checked
+        kept = (kind, text(collation)) == JSON_TYPE
+        is_json = kind == "json" or (kept and (text(table), text(name)) in checked)
         columns[text(table)].append(
             Column(
                 name=text(name),
@@ -81,15 +81,16 @@ def others_of(connection: ServerConnection, schema: str) -> list[str]:
 def _json_checked(connection: ServerConnection, schema: str) -> set[tuple[str, str]]:
     """MariaDB keeps JSON as LONGTEXT with a check; MySQL and TiDB have a type, and may lack the view."""
     named = "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema' "
-    named += "AND TABLE_NAME = 'CHECK_CONSTRAINTS' AND COLUMN_NAME = 'TABLE_NAME'"
+    named += "AND TABLE_NAME = 'CHECK_CONSTRAINTS' AND COLUMN_NAME = 'LEVEL'"
     if value(connection, named) == "0":
         return set()
-    sql = "SELECT TABLE_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
-    found = set()
-    for table, clause in list(rows(connection, sql, schema)):
-        for name in _JSON_CHECK.findall(text(clause)):
-            found.add((text(table), name.replace("``", "`")))
-    return found
+    sql = (
+        "SELECT TABLE_NAME, LEVEL, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
+    )
+    return {
+        (text(table), json_of_check(text(level), text(clause)))
+        for table, level, clause in rows(connection, sql, schema)
+    }
 
 
 def without_virtual(table: Table, there: Table) -> tuple[Table, list[str]]:

@@ -1,7 +1,8 @@
-"""What a target's SQL can say: its kind, and its names of character sets and collations."""
+"""What a target's SQL can say: its kind, its names of character sets and collations, and how a MariaDB keeps JSON."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from pumphouse.errors import SchemaError
@@ -103,3 +104,14 @@ def _collation(dialect: Dialect, charset: str, target: str, collate: str) -> str
     # utf8_bin becomes utf8mb3_bin, latin1_swedish_ci becomes utf8mb4_general_ci: both ignore case, and accents alike.
     suffix = next((kind for kind in _KINDS if collate.endswith(kind)), "_general_ci")
     return target + suffix
+
+
+_JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)", re.IGNORECASE)
+# What a MariaDB makes of JSON, beside the check. In another collation it is a text with a check.
+JSON_TYPE = ("longtext", "utf8mb4_bin")
+
+
+def json_of_check(level: str, clause: str) -> str:
+    """The column that a MariaDB's CHECK says to be JSON, '' = none. It keeps its name when the column gets another."""
+    found = _JSON_CHECK.fullmatch(clause) if level == "Column" else None
+    return found[1].replace("``", "`") if found else ""

@@ -22,7 +22,7 @@ from pumphouse.loader.grants import in_columns_alone, missing_privileges
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import ColumnFlag
 from pumphouse.schema.actions import is_system
-from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.dialect import JSON_TYPE, Dialect, charset_sql, json_of_check
 from pumphouse.schema.ident import literal, qualified, quote
 from pumphouse.schema_import.columns import Inexpressible, Raw, Row, column_info, is_integer, named
 from pumphouse.schema_import.shown import Shown
@@ -31,7 +31,6 @@ Name = tuple[str, str]
 
 _PUBLIC = SchemaState.PUBLIC.value
 _PARTITION_KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
-_JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)", re.IGNORECASE)
 _READS = 10
 
 
@@ -509,9 +508,7 @@ class _Reader:
 
 
 def _checked_json(check: Row) -> str:
-    """The column that a MariaDB's check says to be JSON; the check keeps its name where the column gets another one."""
-    found = _JSON_CHECK.fullmatch(str(check["check_clause"])) if check["level"] == "Column" else None
-    return found[1].replace("``", "`") if found else ""
+    return json_of_check(str(check["level"]), str(check["check_clause"]))
 
 
 def _columns_in(expression: str) -> list[str]:
@@ -521,12 +518,8 @@ def _columns_in(expression: str) -> list[str]:
 
 
 def _json_column(row: Row, checked: set[str]) -> bool:
-    """MariaDB's JSON is longtext in utf8mb4_bin with a check of its own."""
-    return (
-        str(row["column_type"]) == "longtext"
-        and str(row["collation_name"]) == "utf8mb4_bin"
-        and str(row["column_name"]) in checked
-    )
+    kept = (str(row["column_type"]), str(row["collation_name"])) == JSON_TYPE
+    return kept and str(row["column_name"]) in checked
 
 
 def _index(name: str, rows: Sequence[Row]) -> Raw:
