@@ -112,7 +112,7 @@ def _begin() -> int:
             raise ConfigError("the capture of the source does not follow yet: its log says why")
         genesis = init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
         if captured and not parts.archive.bases(MAX_TSO):
-            settle = waiter(parts.cluster, settings.source)
+            settle = waiter(parts.cluster, settings.source, settings.capture)
             take_dump(parts.archive, parts.cluster, parts.history, settings, settle=settle)
         print(f"the archive at {parts.archive.url} begins at {show(genesis.ts)}")
     return 0

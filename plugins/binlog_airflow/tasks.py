@@ -219,7 +219,7 @@ def dump_source(tables: Sequence[str] | None = None, here: Installation = HERE) 
             settings,
             tables=named(tables) or None,
             progress=told,
-            settle=waiter(parts.cluster, settings.source),
+            settle=waiter(parts.cluster, settings.source, settings.capture),
         )
     _say(done.text())
     return xcom.bounded(done.to_dict()), partial(lineage.of_dump, settings, done)

@@ -55,7 +55,9 @@ def begun(work: Path, server: TargetSettings, running: RunningPump) -> tuple[Set
     archive = Archive(open_store(kept), cluster.cluster_id())
     settings = Settings(archive=kept, source=source)
     init_archive(archive, cluster, history, settings=settings)
-    return settings, lambda: take_dump(archive, cluster, history, settings, settle=waiter(cluster, settings.source))
+    return settings, lambda: take_dump(
+        archive, cluster, history, settings, settle=waiter(cluster, settings.source, settings.capture)
+    )
 
 
 def fill(server: TargetSettings) -> None:

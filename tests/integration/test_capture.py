@@ -149,17 +149,17 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         stack.captured()
         stack.stop_capture()
         # Another server than the captured one: a dump of it does not know what it has to wait for.
-        source = stack.read_settings.source
+        source, capture = stack.read_settings.source, stack.read_settings.capture
         target = stack.dsn("target")
         other = source.model_copy(update={"port": target.port, "password": SecretStr(target.password)})
         with pytest.raises(WindowHeld, match="no capture is registered of the source"):
-            waiter(stack.cluster, other)(1)
-        waiter(stack.cluster, source)(1)
+            waiter(stack.cluster, other, capture)(1)
+        waiter(stack.cluster, source, capture)(1)
         # Who waits for a capture that is behind says so.
         stack.run("INSERT INTO shop.a VALUES (0, '')")
         monkeypatch.setattr(passed, "_TELL_S", 0.5)
         with capture_logs() as said, pytest.raises(WindowHeld, match="the capture main is at"):
-            waiter(stack.cluster, source)(2)
+            waiter(stack.cluster, source, capture)(2)
         assert ["the capture main is at" in each["why"] for each in said if each["event"] == "waiting_for_capture"]
         # A journal from a backup: all that came since would be published again.
         journal.rename(directory / "newest")
@@ -176,7 +176,7 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         # What it is at covers the source's position now.
         stack.run("RESET MASTER", "INSERT INTO shop.a VALUES (20, '')")
         with pytest.raises(WindowHeld, match="it was reset"):
-            waiter(stack.cluster, source)(1)
+            waiter(stack.cluster, source, capture)(1)
         stack.start_capture("--anew")
         stack.captured()
         assert "CaptureFenced" in stack.pumphouse("capture", "forget", "main").stderr

@@ -12,8 +12,9 @@ from typing import Any
 import pymysql
 import pytest
 
+from pumphouse.capture.passed import waiter
 from pumphouse.capture.primary import find_primary, lacks
-from pumphouse.errors import BinlogError, SourceFailed
+from pumphouse.errors import BinlogError, SourceFailed, WindowHeld
 from pumphouse.registry.base import CaptureState
 from pumphouse.runs import restore
 from tests.stack.local import CAPTURE
@@ -117,7 +118,15 @@ def test_it_goes_on_at_the_server_that_was_promoted() -> None:
         stack.supervisor.kill("source")
         time.sleep(3)  # nobody is the source: it waits
         assert stack.supervisor.alive(CAPTURE)
+        settings, port = stack.read_settings, stack.databases["heir"].port
+        source = settings.source.model_copy(update={"port": port})
+        hosts = (f"{settings.source.host}:{settings.source.port}", *settings.capture.hosts)
+        passed = waiter(stack.cluster, source, settings.capture.model_copy(update={"hosts": hosts}))
+        with pytest.raises(WindowHeld, match="is read only"):  # a dump does not read what may be behind
+            passed(None)
         stack.promote()
+        passed(None)  # it waits for a capture that is on its way there
+        assert stack.capture_record().source.endswith(f":{port}")
         stack.run(
             "ALTER TABLE shop.a ADD COLUMN b INT", *(f"INSERT INTO shop.a VALUES ({each}, 1)" for each in range(20, 40))
         )

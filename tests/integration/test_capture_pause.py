@@ -40,7 +40,7 @@ def test_a_paused_capture_publishes_nothing_until_it_is_resumed_and_loses_nothin
         findings = as_json(stack.pumphouse("status", "--json"))["findings"]
         assert "pumphouse capture resume main" in [each["next"] for each in findings]
         with pytest.raises(WindowHeld, match="it is paused") as held:
-            waiter(stack.cluster, stack.read_settings.source)(1)
+            waiter(stack.cluster, stack.read_settings.source, stack.read_settings.capture)(1)
         assert "pumphouse capture resume main" in str(held.value)
         # Another process stands still as well, and a second pause changes nothing.
         stack.stop_capture()

@@ -76,7 +76,7 @@ class World:
     def dump(self, tables: Sequence[str] | None = None, **sizes: Any) -> DumpReport:
         settings = self.settings.model_copy(update={"dump": self.settings.dump.model_copy(update=sizes)})
         with Parts(settings) as parts:
-            wait = waiter(parts.cluster, settings.source)
+            wait = waiter(parts.cluster, settings.source, settings.capture)
 
             def settle(within_s: float | None) -> None:
                 wait(within_s)
@@ -440,10 +440,22 @@ def test_a_table_that_cannot_be_read_is_left_out_by_a_rule_and_nobody_who_wants_
 def test_a_source_that_nobody_named_is_asked_for(world: World) -> None:
     settings = world.settings.model_copy(update={"source": world.settings.source.model_copy(update={"host": ""})})
     with Parts(settings) as parts, pytest.raises(ConfigError, match=r"\[source\]"):
-        take_dump(parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source))
+        take_dump(
+            parts.archive,
+            parts.cluster,
+            parts.history,
+            settings,
+            settle=waiter(parts.cluster, settings.source, settings.capture),
+        )
     wrong = settings.model_copy(update={"source": world.settings.source.model_copy(update={"port": 1})})
     with Parts(wrong) as parts, pytest.raises(SourceFailed, match="does not answer"):
-        take_dump(parts.archive, parts.cluster, parts.history, wrong, settle=waiter(parts.cluster, wrong.source))
+        take_dump(
+            parts.archive,
+            parts.cluster,
+            parts.history,
+            wrong,
+            settle=waiter(parts.cluster, wrong.source, wrong.capture),
+        )
 
 
 @pytest.mark.row("A5", "A1")
@@ -459,7 +471,7 @@ def test_a_dump_goes_on_over_a_store_that_was_away(world: World, points: int) ->
             for number in range(points):
                 away = proxy.doing(from_the(10 + 40 * number, down[number % len(down)]))
                 with away, contextlib.suppress(StoreUnavailable):
-                    settle = waiter(through.cluster, bad.settings.source)
+                    settle = waiter(through.cluster, bad.settings.source, bad.settings.capture)
                     take_dump(through.archive, through.cluster, through.history, bad.settings, settle=settle)
                 assert [each.what for each in verify(parts.archive).problems] == []
             with proxy.doing(now_and_then(5, 0.05)):

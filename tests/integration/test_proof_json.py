@@ -82,7 +82,7 @@ def test_json_that_is_only_written_differently_is_equal_and_another_value_is_fou
 
         def taken_up(*, dumped: bool) -> None:
             if dumped:
-                settle = waiter(chain.cluster, settings.source)
+                settle = waiter(chain.cluster, settings.source, settings.capture)
                 take_dump(parts.archive, chain.cluster, parts.history, settings, settle=settle)
             run_snapshot(parts.archive, chain.cluster, chain.cluster.tso(), settings, parts.history)
             load.run(settings)

@@ -108,7 +108,7 @@ class Chain:
                 run_snapshot(parts.archive, self.cluster, self.cluster.tso(), settings, parts.history)
 
             init_archive(parts.archive, self.cluster, parts.history, settings=settings)
-            settle = waiter(self.cluster, settings.source)
+            settle = waiter(self.cluster, settings.source, settings.capture)
             dumped = take_dump(parts.archive, self.cluster, parts.history, settings, settle=settle)
             assert dumped.rows == 4 * _ROWS
             cut()

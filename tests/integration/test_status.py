@@ -479,7 +479,7 @@ def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
     with pytest.raises(BinlogError):
         run_snapshot(source.archive, cluster, cluster.tso(), mine, None)
     with pytest.raises(ConfigError, match="no source is known"):
-        take_dump(source.archive, cluster, None, mine, settle=waiter(cluster, mine.source))
+        take_dump(source.archive, cluster, None, mine, settle=waiter(cluster, mine.source, mine.capture))
     for what in ("snapshot", "dump"):
         formats.check("failed", json.loads(source.archive.store.get(f"failed/{what}.json")))
     failed = {each.next: each for each in found(look(mine), "archive") if "failed" in each.what}

@@ -212,7 +212,7 @@ class LocalStack:
             init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
             if parts.archive.bases(MAX_TSO):
                 return None
-            settle = waiter(parts.cluster, settings.source)
+            settle = waiter(parts.cluster, settings.source, settings.capture)
             return take_dump(parts.archive, parts.cluster, parts.history, settings, settle=settle)
 
     def start_spark(self) -> None:

@@ -193,7 +193,11 @@ def dumped(tidb: TidbCluster, settings: Settings, played: Played) -> None:
     try:
         with Parts(settings) as parts:
             report = take_dump(
-                parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source)
+                parts.archive,
+                parts.cluster,
+                parts.history,
+                settings,
+                settle=waiter(parts.cluster, settings.source, settings.capture),
             )
         done = restored(settings, to=report.ts, dry_run=False)
     except BinlogError as error:

@@ -34,7 +34,13 @@ def begun(settings: Settings) -> None:
 
 def dumped(settings: Settings) -> None:
     with Parts(settings) as parts:
-        take_dump(parts.archive, parts.cluster, parts.history, settings, settle=waiter(parts.cluster, settings.source))
+        take_dump(
+            parts.archive,
+            parts.cluster,
+            parts.history,
+            settings,
+            settle=waiter(parts.cluster, settings.source, settings.capture),
+        )
 
 
 @pytest.mark.row("A5")

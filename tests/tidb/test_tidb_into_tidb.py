@@ -113,7 +113,7 @@ class Chain:
 
     def dump(self) -> Tso:
         with Parts(self.settings) as parts:
-            settle = waiter(parts.cluster, self.settings.source)
+            settle = waiter(parts.cluster, self.settings.source, self.settings.capture)
             return take_dump(parts.archive, parts.cluster, parts.history, self.settings, settle=settle).ts
 
     def equal_at(self, moment: Tso) -> None:

@@ -7,12 +7,13 @@ binlog before: once the source shows all that its binlog has, no row is missing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import structlog
 from pymysql.connections import Connection
 
+from pumphouse.capture.primary import candidates, not_primary
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Position
 from pumphouse.capture.source.session import hides, position_now
@@ -21,7 +22,7 @@ from pumphouse.dump.source import execute, is_tidb, session, where
 from pumphouse.errors import SourceErrant, WindowHeld
 from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
 from pumphouse.registry.captures import is_live
-from pumphouse.settings import ServerSettings
+from pumphouse.settings import CaptureSettings, ServerSettings, SourceSettings
 
 log = structlog.get_logger()
 
@@ -85,27 +86,29 @@ def require_goes_on(source: ServerSettings, position: Position, server: str, clo
     return there
 
 
-def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK) -> Callable[[float | None], None]:
+def waiter(
+    cluster: Cluster, source: SourceSettings, capture: CaptureSettings, clock: Clock = SYSTEM_CLOCK
+) -> Callable[[float | None], None]:
     """What waits until the source shows what its binlog has now, and the capture has passed that.
 
     It waits for so many seconds, or as long as the capture runs.
 
     Where nobody captures anything, or the source is a TiDB, it returns at once: the binlogs come from elsewhere.
-    ``wait`` raises WindowHeld where captures are registered and none is of this source, or it takes
-    longer.
+    ``wait`` raises WindowHeld where captures are registered and none is of this source, where another of
+    ``capture.hosts`` may have taken its place, or where it takes longer.
     """
+    heirs = {where(each) for each in candidates(source, capture)} if capture.hosts else set()
 
     def wait(within_s: float | None) -> None:
-        captures = cluster.captures()
-        if not captures:
+        if not cluster.captures():
             return
         with session(source) as connection:
             if is_tidb(connection):
                 return
-            server = identity(connection)
-            mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
-            if not mine:
-                raise _not_captured(captures, source, server)
+            # What its heir has taken since is not in it.
+            if heirs and (why := not_primary(connection, source)):
+                raise WindowHeld(f"a dump reads the source, and {why}", hint="set [source] to the primary", holders=[])
+            mine = _of_source(cluster, source, identity(connection), heirs, within_s, clock)
             hidden = hides(connection)
 
             def shown() -> GtidSet | None:
@@ -115,6 +118,22 @@ def waiter(cluster: Cluster, source: ServerSettings, clock: Clock = SYSTEM_CLOCK
                 _wait(cluster, capture_id, shown, within_s, clock)
 
     return wait
+
+
+def _of_source(
+    cluster: Cluster, source: SourceSettings, server: str, heirs: Container[str], within_s: float | None, clock: Clock
+) -> list[str]:
+    """The captures of a server; one that follows a server whose place this one has taken is on its way."""
+    until = clock.monotonic() + (_ABSENT_S if within_s is None else min(within_s, _ABSENT_S))
+    while True:
+        captures = cluster.captures()
+        mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
+        if mine or clock.monotonic() > until or not any(each.source in heirs for each in captures):
+            break
+        clock.sleep(_ASK_S)
+    if not mine:
+        raise _not_captured(captures, source, server)
+    return mine
 
 
 def _wait(

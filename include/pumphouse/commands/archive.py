@@ -259,7 +259,7 @@ def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpRepo
             settings,
             tables=tables,
             progress=progress,
-            settle=waiter(parts.cluster, settings.source),
+            settle=waiter(parts.cluster, settings.source, settings.capture),
         )
 
 

@@ -23,6 +23,7 @@ from pumphouse.schema.table_sql import (
     foreign_keys,
     index_sql,
     partition_definitions,
+    partition_sql,
     plain_indexes,
     primary_sql,
     table_charset,
@@ -59,6 +60,7 @@ class AlterClauses:
     after, each a statement of its own. ``fills``: columns that are there before ``first``, which puts them into places
     of old ones. ``stamps``: assignments that keep an UPDATE from setting times. ``doubts``: changes of types that
     are not known to be TiDB's here, in words, and a condition on rows: where there are no such rows, they are right.
+    ``partitions``: what ``first`` ends with where a MySQL renames a column by which the table is partitioned.
     """
 
     first: tuple[str, ...]
@@ -69,6 +71,7 @@ class AlterClauses:
     fills: tuple[Fill, ...] = ()
     stamps: tuple[str, ...] = ()
     doubts: tuple[tuple[str, str], ...] = ()
+    partitions: str = ""
 
 
 def alter_clauses(
@@ -152,6 +155,16 @@ def alter_clauses(
             for new in after.public_columns
             if new.id in anew and not new.generated
         ),
+        partitions=partition_sql(after) if dialect is Dialect.MYSQL and _partitioned_by(before, renamed) else "",
+    )
+
+
+def _partitioned_by(table: TableInfo, names: Iterable[str]) -> bool:
+    """Whether one of the columns, in lower case, decides in which partition a row lies."""
+    partition = table.raw.get("partition") or {}
+    columns = {cistr(each).lower() for each in partition.get("columns") or ()}
+    return bool(partition.get("enable")) and (
+        not columns.isdisjoint(names) or _names_any(str(partition.get("expr") or ""), names)
     )
 
 

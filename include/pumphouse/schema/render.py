@@ -424,9 +424,9 @@ def _alter(out: _Rendering) -> None:
         _fill(out, before, clauses)
         zone = _time_zone(out.event) if clauses.zoned else ""
         if zone:
-            _alter_one(out, before.name, clauses.zoned, zone)
-        for part in (clauses.first, clauses.then):
-            _alter_one(out, after.name, part)
+            _alter_one(out, before.name, clauses.zoned, time_zone=zone)
+        _alter_one(out, after.name, clauses.first, ends=clauses.partitions)
+        _alter_one(out, after.name, clauses.then)
         if clauses.doubts:
             if len(out.statements) == begin:  # nothing changes there but values: doubts are a statement's
                 out.run(f"ALTER TABLE {qualified(*after.name)} FORCE", after.name, repeatable=True)
@@ -438,11 +438,13 @@ def _alter(out: _Rendering) -> None:
         _rebase(out, before.table, after)
 
 
-def _alter_one(out: _Rendering, name: tuple[str, str], clauses: tuple[str, ...], time_zone: str = "") -> None:
+def _alter_one(
+    out: _Rendering, name: tuple[str, str], clauses: tuple[str, ...], *, ends: str = "", time_zone: str = ""
+) -> None:
     """One ALTER TABLE. On a TiDB one for each clause: there no two of a statement may be about one column."""
     parts = [(clause,) for clause in clauses] if out.dialect is Dialect.TIDB else [clauses]
     for part in filter(None, parts):
-        out.run(f"ALTER TABLE {qualified(*name)} {', '.join(part)}", name, time_zone=time_zone)
+        out.run(f"ALTER TABLE {qualified(*name)} {', '.join(part)} {ends}".rstrip(), name, time_zone=time_zone)
 
 
 def _fill(out: _Rendering, before: TableVersion, clauses: AlterClauses) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.column_sql import BLOBS, column_sql
-from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.dialect import Dialect, charset_sql, longest_character
 from pumphouse.schema.generated import notes_of, on_target
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
+_TINY_BYTES = 255  # of a TINYTEXT, and of a MySQL's key over one
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
 # As TiDB's parser numbers them.
@@ -132,9 +133,9 @@ def primary_sql(key: tuple[IndexColumn, ...]) -> str:
 def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[IndexInfo]:
     """Public secondary indexes over columns that the target has; on a TiDB those over expressions too.
 
-    Those that a MariaDB alone can have are on no other target.
+    What a MySQL or TiDB cannot have is not on one.
     """
-    lacking = frozenset[int]() if dialect in (None, Dialect.MARIADB) else _of_mariadb(info)
+    lacking = {} if dialect in (None, Dialect.MARIADB) else _lacking(info, dialect)
     found = [i for i in info.indexes if i.public and not i.primary and i.id not in lacking]
     if dialect is Dialect.TIDB:
         hidden = {c.name.lower(): c.generated_expr for c in info.columns if c.hidden}
@@ -147,15 +148,23 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
     ]
 
 
-def _of_mariadb(info: TableInfo) -> frozenset[int]:
-    """Ids of the indexes over JSON, which is text there, and of those over a TEXT or BLOB without a length."""
-    types = {column.name.lower(): column.type.tp for column in info.public_columns}
+def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
+    """Ids of the indexes that a MySQL or TiDB cannot have, and why. A MariaDB's JSON is text, a key any text."""
+    types = {column.name.lower(): column.type for column in info.public_columns}
 
-    def only_there(part: IndexColumn) -> bool:
-        tp = types.get(part.name.lower())
-        return tp == MysqlType.JSON or (tp in BLOBS and part.length < 0)
+    def why(part: IndexColumn) -> str:
+        kind = types.get(part.name.lower())
+        if kind is None:
+            return ""
+        if kind.tp == MysqlType.JSON or (kind.tp in BLOBS and part.length < 0):
+            return "only a MariaDB has such an index"
+        if dialect is Dialect.MYSQL and kind.tp == MysqlType.TINY_BLOB:
+            each = longest_character(dialect, kind.charset, checked=not info.of_tidb)
+            return "" if part.length * each <= _TINY_BYTES else f"a key over TINYTEXT has {_TINY_BYTES} bytes at most"
+        return ""
 
-    return frozenset(index.id for index in info.indexes if any(map(only_there, index.columns)))
+    found = {index.id: next(filter(None, map(why, index.columns)), "") for index in info.indexes}
+    return {id_: said for id_, said in found.items() if said}
 
 
 def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
@@ -186,10 +195,9 @@ def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) ->
 def left_out(info: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
     """What the target's table lacks, or has otherwise, in words."""
     kept = {index.id for index in plain_indexes(on_target(info, dialect, bare=bare), dialect)}
-    own = _of_mariadb(info)
-    why = {True: "only a MariaDB has such an index", False: "it is over an expression or a column that is left out"}
+    why, other = _lacking(info, dialect), "it is over an expression or a column that is left out"
     notes = notes_of(info, dialect, bare=bare) + [
-        f"index {index.name} of {info.name} is left out: {why[index.id in own]}"
+        f"index {index.name} of {info.name} is left out: {why.get(index.id, other)}"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
     ]
