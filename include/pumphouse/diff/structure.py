@@ -20,7 +20,7 @@ from pumphouse.diff.servers import Row, rows, text
 from pumphouse.diff.tables import Table
 from pumphouse.loader.grants import hidden
 from pumphouse.mysql import ServerConnection
-from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.dialect import Dialect, key_too_long
 
 Name = tuple[str, str]
 # Others (FULLTEXT, SPATIAL, vectors) no binlog and no DDL job of ours says.
@@ -39,7 +39,7 @@ _NAMED = {
 class Key:
     """An index. ``columns``: in lower case, with the length of a prefix; ``copied``: a load makes such ones.
 
-    ``own``: over JSON, which is text for a MariaDB alone: no other kind of server has it.
+    ``own``: not every kind of server takes it. For a MariaDB alone JSON is text, and a MySQL's over TINYTEXT are short.
     """
 
     unique: bool
@@ -132,11 +132,11 @@ def _read_keys(
     computed = {
         (name, column.name.lower()) for name, table in tables.items() for column in table.columns if column.computed
     }
-    json = {
-        (name, column.name.lower())
+    texts = {
+        (name, column.name.lower()): column
         for name, table in tables.items()
         for column in table.columns
-        if column.json and dialect is Dialect.MARIADB
+        if (column.json and dialect is Dialect.MARIADB) or column.data_type == "tinytext"
     }
     for schema, table, name, repeats, kind, column, length, over in of(
         f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, INDEX_TYPE, COLUMN_NAME, SUB_PART, {expression}"
@@ -147,13 +147,15 @@ def _read_keys(
         keys = found.keys.setdefault(of_table, {})
         known = keys.get(text(name).lower())
         part = (text(column).lower() or f"({text(over)})") + (f"({text(length)})" if length is not None else "")
+        text_of = texts.get((of_table, text(column).lower()))
         by_rows = over is None and (of_table, text(column).lower()) not in computed
         keys[text(name).lower()] = Key(
             unique=text(repeats) == "0",
             columns=(*(known.columns if known else ()), part),
             kind=text(kind).upper(),
             copied=by_rows and text(kind).upper() in _ORDINARY and (known is None or known.copied),
-            own=(of_table, text(column).lower()) in json or (known is not None and known.own),
+            own=(known is not None and known.own)
+            or (text_of is not None and (text_of.json or length is None or key_too_long(text_of.charset, int(length)))),
         )
 
 

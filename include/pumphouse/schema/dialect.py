@@ -51,7 +51,9 @@ _CHARSETS = {
     },
 }
 
+# Bytes of the longest character; of other sets one.
 _LONGEST = {"utf8mb4": 4, "gb18030": 4, "utf8": 3, "utf8mb3": 3, "gbk": 2}
+_TINY_BYTES = 255
 
 # MariaDB 10.11 has none of MySQL 8's collations. UCA 9.0.0 has no twin in it: 14.0.0 orders newer characters otherwise,
 # NO PAD and the strengths are the same. A key that is unique there and not here is found by the loader's row count.
@@ -87,19 +89,19 @@ def charset_sql(dialect: Dialect, charset: str, collate: str, *, checked: bool =
     """
     if not charset:
         return ""
-    target = _twin(dialect, charset, checked=checked)
+    target = charset_there(dialect, charset, checked=checked)
     if target == "binary":
         return "CHARACTER SET binary"
     return f"CHARACTER SET {target} COLLATE {_collation(dialect, charset, target, collate)}"
 
 
-def longest_character(dialect: Dialect, charset: str, *, checked: bool = False) -> int:
-    """Bytes that a key of the target keeps for each character; arguments as of `charset_sql`."""
-    return _LONGEST.get(_twin(dialect, charset, checked=checked), 1) if charset else 1
+def key_too_long(charset: str, length: int) -> bool:
+    """Whether a MySQL takes no key over so many characters of a TINYTEXT of one of its character sets."""
+    return length * _LONGEST.get(charset, 1) > _TINY_BYTES
 
 
-def _twin(dialect: Dialect, charset: str, *, checked: bool) -> str:
-    """The target's character set."""
+def charset_there(dialect: Dialect, charset: str, *, checked: bool) -> str:
+    """The target's character set; arguments as of `charset_sql`."""
     known = _CHARSETS[dialect] | {"latin1": "latin1"} if checked else _CHARSETS[dialect]
     if charset not in known:
         raise SchemaError(f"the character set {charset} has no twin on {dialect}", charset=charset)

@@ -12,12 +12,11 @@ from typing import Any
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.column_sql import BLOBS, column_sql
-from pumphouse.schema.dialect import Dialect, charset_sql, longest_character
+from pumphouse.schema.dialect import Dialect, charset_sql, charset_there, key_too_long
 from pumphouse.schema.generated import notes_of, on_target
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
-_TINY_BYTES = 255  # of a TINYTEXT, and of a MySQL's key over one
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
 # As TiDB's parser numbers them.
@@ -159,8 +158,8 @@ def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
         if kind.tp == MysqlType.JSON or (kind.tp in BLOBS and part.length < 0):
             return "only a MariaDB has such an index"
         if dialect is Dialect.MYSQL and kind.tp == MysqlType.TINY_BLOB:
-            each = longest_character(dialect, kind.charset, checked=not info.of_tidb)
-            return "" if part.length * each <= _TINY_BYTES else f"a key over TINYTEXT has {_TINY_BYTES} bytes at most"
+            charset = charset_there(dialect, kind.charset or "binary", checked=not info.of_tidb)
+            return "a key over TINYTEXT has 255 bytes at most" if key_too_long(charset, part.length) else ""
         return ""
 
     found = {index.id: next(filter(None, map(why, index.columns)), "") for index in info.indexes}
