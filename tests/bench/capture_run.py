@@ -1,12 +1,16 @@
-"""A capture from a MariaDB's binlog to fsynced Pumps: the workload of transactions of ten row changes, and one large UPDATE.
+"""A capture from a MariaDB's binlog to fsynced Pumps: the workload of transactions of ten row changes, one large UPDATE,
+commits that wait for it, and how far it is behind.
 
 Beside it the server's own tool reads the same binlog over the same protocol into files, and does nothing else with it.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +21,7 @@ from tests.support.capturedstack import CapturedStack, SemiSyncStack, captured_s
 
 TRANSACTIONS = 60_000
 COMMITS = 2_000
+WRITERS, RATE, PACED_S, PROBE_S = 4, 5_000, 30, 0.05
 LARGE = 2_000_000
 _QUANTILES: dict[str, Callable[[list[float]], float]] = {
     "p50": lambda seconds: seconds[len(seconds) // 2],
@@ -126,6 +131,62 @@ def _semi_sync(work: Path, runs: int) -> Result:
     return Result("capture_semi_sync", "commits/s", samples, "the same commits without semi-sync, commits/s", floor)
 
 
+_PACED = (
+    "CREATE PROCEDURE d.paced(writer INT, amount INT, apart DOUBLE) BEGIN DECLARE n INT DEFAULT 0;"
+    " DECLARE began DOUBLE DEFAULT UNIX_TIMESTAMP(SYSDATE(6));"
+    " WHILE n < amount DO INSERT INTO d.t (writer, pad) VALUES (writer, REPEAT('x', 120)); SET n = n + 1;"
+    " IF n % 20 = 0 THEN DO SLEEP(GREATEST(0, began + n * apart - UNIX_TIMESTAMP(SYSDATE(6)))); END IF;"
+    " END WHILE; END"
+)
+
+
+def _lag(work: Path, runs: int) -> Result:
+    """Seconds from a commit's answer until Pumps have it and it is decided: of probes amid writers, and of a large UPDATE."""
+    samples = []
+    for n in range(runs):
+        with captured_stack(work / f"lag-{n}") as stack:
+            stack.run(
+                "CREATE DATABASE d", "CREATE TABLE d.t (id BIGINT AUTO_INCREMENT PRIMARY KEY, writer INT, pad CHAR(120))",
+                "CREATE TABLE d.big (id INT PRIMARY KEY, k INT, pad CHAR(60))", _PACED, "CALL d.paced(0, 100, 0)",
+            )  # fmt: skip
+            for first in range(0, LARGE, 50_000):
+                stack.run(
+                    f"INSERT INTO d.big SELECT seq, seq % 997, MD5(seq) FROM d.seq_{first + 1}_to_{first + 50_000}"
+                )
+            stack.captured(timeout_s=600)
+            amount = RATE * PACED_S // WRITERS
+            calls = [f"CALL d.paced({each}, {amount}, {WRITERS / RATE})" for each in range(WRITERS)]
+            writers = [threading.Thread(target=stack.run, args=(call,)) for call in calls]
+            with Watch(stack.supervisor.pid(CAPTURE)) as watch:
+                for each in writers:
+                    each.start()
+                seconds = []
+                while any(each.is_alive() for each in writers):
+                    seconds.append(_behind(stack, "INSERT INTO d.t (pad) VALUES ('probe')"))
+                    time.sleep(PROBE_S)
+            paced = {f"{name}_ms": 1000 * at(sorted(seconds)) for name, at in _QUANTILES.items()}
+            large = _behind(stack, "UPDATE d.big SET k = k + 1")
+            samples.append(watch.sample(WRITERS * amount, **paced, update_of_2m_rows_s=large))
+    return Result("capture_lag", "transactions/s", samples, "the rate that the writers are held to", RATE)
+
+
+def _behind(stack: CapturedStack, statement: str) -> float:
+    """Seconds from the answer to a transaction until the journal has it."""
+    with stack.source() as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        answered = time.perf_counter()
+        cursor.execute("SELECT @@last_gtid")
+        wanted = int(str(cursor.fetchall()[0][0]).rpartition("-")[2])
+    folder = stack.read_settings.capture.directory / "journal"
+    while True:
+        with max(folder.iterdir()).open("rb") as file:
+            file.seek(-min(1 << 16, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            decided = re.findall(rb'"gtid": ?"0-1-([0-9]+)"', file.read())
+        if decided and int(decided[-1]) >= wanted:
+            return time.perf_counter() - answered
+        time.sleep(0.005)
+
+
 def _commits(stack: CapturedStack, count: int) -> list[float]:
     """Seconds of each, in ascending order."""
     seconds = []
@@ -141,4 +202,5 @@ BENCHES: dict[str, Callable[[Path, int], Result]] = {
     "capture_run": _run,
     "capture_large": _large,
     "capture_semi_sync": _semi_sync,
+    "capture_lag": _lag,
 }
