@@ -511,6 +511,8 @@ class History:
         ):
             if name not in fixed:
                 found[database, name] = Table(database, name)
+        told = "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS"
+        checks = set() if is_mysql() else set(rows_of(connection, told))
         for database, table, name, kind, charset, null, generated, key, automatic in rows_of(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IFNULL(CHARACTER_SET_NAME, ''),"
@@ -518,7 +520,9 @@ class History:
             f" FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names}) ORDER BY 1, 2, ORDINAL_POSITION",
         ):
             if (database, table) in found:
-                kind = "json" if kind == "longtext" and name.startswith("j") else str(kind)
+                # A CREATE … SELECT on a MariaDB makes plain text of it, which no load onto another kind makes JSON again.
+                json = self._ddl.types.alike or (database, table, f"json_valid(`{name}`)") in checks
+                kind = "json" if kind == "longtext" and name.startswith("j") and json else str(kind)
                 found[database, table].columns.append(
                     Column(name, kind, str(charset), bool(null), str(generated), bool(key), bool(automatic))
                 )

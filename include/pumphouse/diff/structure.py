@@ -20,7 +20,7 @@ from pumphouse.diff.servers import Row, rows, text
 from pumphouse.diff.tables import Table
 from pumphouse.loader.grants import hidden
 from pumphouse.mysql import ServerConnection
-from pumphouse.schema.dialect import Dialect, key_too_long
+from pumphouse.schema.dialect import Dialect, key_bytes
 
 Name = tuple[str, str]
 # Others (FULLTEXT, SPATIAL, vectors) no binlog and no DDL job of ours says.
@@ -39,7 +39,8 @@ _NAMED = {
 class Key:
     """An index. ``columns``: in lower case, with the length of a prefix; ``copied``: a load makes such ones.
 
-    ``own``: not every kind of server takes it. For a MariaDB alone JSON is text, and a MySQL's over TINYTEXT are short.
+    ``own``: not every kind of server takes it. A MariaDB's JSON is text, and its unique keys take texts of any length.
+    A MySQL's keys over TINYTEXT are short.
     """
 
     unique: bool
@@ -155,8 +156,14 @@ def _read_keys(
             kind=text(kind).upper(),
             copied=by_rows and text(kind).upper() in _ORDINARY and (known is None or known.copied),
             own=(known is not None and known.own)
-            or (text_of is not None and (text_of.json or length is None or key_too_long(text_of.charset, int(length)))),
+            or (dialect is Dialect.MARIADB and text(kind).upper() == "HASH")
+            or (text_of is not None and (text_of.json or _too_long(text_of.charset, length))),
         )
+
+
+def _too_long(charset: str, length: bytes | str | None) -> bool:
+    """Whether a MySQL's key over a TINYTEXT is shorter."""
+    return length is None or key_bytes(charset, int(text(length))) > 255
 
 
 def unseen_of(connection: ServerConnection, side: str, dialect: Dialect, schemas: Iterable[str]) -> list[str]:

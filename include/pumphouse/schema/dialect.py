@@ -53,7 +53,6 @@ _CHARSETS = {
 
 # Bytes of the longest character; of other sets one.
 _LONGEST = {"utf8mb4": 4, "gb18030": 4, "utf8": 3, "utf8mb3": 3, "gbk": 2}
-_TINY_BYTES = 255
 
 # MariaDB 10.11 has none of MySQL 8's collations. UCA 9.0.0 has no twin in it: 14.0.0 orders newer characters otherwise,
 # NO PAD and the strengths are the same. A key that is unique there and not here is found by the loader's row count.
@@ -95,9 +94,9 @@ def charset_sql(dialect: Dialect, charset: str, collate: str, *, checked: bool =
     return f"CHARACTER SET {target} COLLATE {_collation(dialect, charset, target, collate)}"
 
 
-def key_too_long(charset: str, length: int) -> bool:
-    """Whether a MySQL takes no key over so many characters of a TINYTEXT of one of its character sets."""
-    return length * _LONGEST.get(charset, 1) > _TINY_BYTES
+def key_bytes(charset: str, length: int) -> int:
+    """Bytes that a key keeps for so many characters of one of a target's character sets."""
+    return length * _LONGEST.get(charset, 1)
 
 
 def charset_there(dialect: Dialect, charset: str, *, checked: bool) -> str:

@@ -10,13 +10,25 @@ from itertools import takewhile
 from typing import Any
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, MysqlType, TableInfo, cistr
+from pumphouse.model.table import (
+    STRINGS,
+    ColumnFlag,
+    ColumnInfo,
+    DbInfo,
+    IndexColumn,
+    IndexInfo,
+    MysqlType,
+    TableInfo,
+    cistr,
+)
 from pumphouse.schema.column_sql import BLOBS, column_sql
-from pumphouse.schema.dialect import Dialect, charset_sql, charset_there, key_too_long
+from pumphouse.schema.dialect import Dialect, charset_sql, charset_there, key_bytes
 from pumphouse.schema.generated import notes_of, on_target
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
+_ONLY_A_MARIADB = "only a MariaDB has such an index"
+_KEY_BYTES = 3072  # of a key's columns together; a MariaDB's unique key over more has a hash of them
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
 # As TiDB's parser numbers them.
@@ -150,19 +162,25 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
 def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
     """Ids of the indexes that a MySQL or TiDB cannot have, and why. A MariaDB's JSON is text, a key any text."""
     types = {column.name.lower(): column.type for column in info.public_columns}
+    checked = not info.of_tidb
 
-    def why(part: IndexColumn) -> str:
-        kind = types.get(part.name.lower())
-        if kind is None:
-            return ""
-        if kind.tp == MysqlType.JSON or (kind.tp in BLOBS and part.length < 0):
-            return "only a MariaDB has such an index"
-        if dialect is Dialect.MYSQL and kind.tp == MysqlType.TINY_BLOB:
-            charset = charset_there(dialect, kind.charset or "binary", checked=not info.of_tidb)
-            return "a key over TINYTEXT has 255 bytes at most" if key_too_long(charset, part.length) else ""
-        return ""
+    def why(index: IndexInfo) -> str:
+        size = 0
+        for part in index.columns:
+            kind = types.get(part.name.lower())
+            if kind is None:
+                continue
+            if kind.tp == MysqlType.JSON or (kind.tp in BLOBS and part.length < 0):
+                return _ONLY_A_MARIADB
+            if kind.tp in STRINGS:
+                charset = charset_there(dialect, kind.charset or "binary", checked=checked)
+                length = part.length if part.length >= 0 else kind.flen
+                if kind.tp == MysqlType.TINY_BLOB and dialect is Dialect.MYSQL and key_bytes(charset, length) > 255:
+                    return "a key over TINYTEXT has 255 bytes at most"
+                size += key_bytes(charset, length)
+        return _ONLY_A_MARIADB if checked and index.unique and size > _KEY_BYTES else ""
 
-    found = {index.id: next(filter(None, map(why, index.columns)), "") for index in info.indexes}
+    found = {index.id: why(index) for index in info.indexes if not index.primary}
     return {id_: said for id_, said in found.items() if said}
 
 
