@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 
 from pumphouse.capture import passed
 from pumphouse.capture.passed import waiter
-from pumphouse.errors import BinlogError, ConversionUnknown, LoadError, WindowHeld
+from pumphouse.errors import BinlogError, ConversionUnknown, LoadError, RestoreError, WindowHeld
 from pumphouse.executor import build, executor, places
 from pumphouse.parts import Parts
 from pumphouse.registry.base import CaptureState
@@ -357,6 +358,32 @@ def test_a_table_restored_beside_the_live_one_on_the_source_is_captured_as_any_o
         stack.require_equal()
         restore.run(settings, dry_run=False)  # nothing of it is a hole
         assert stack.compared("restore").differences == []
+
+
+@pytest.mark.mysql
+@pytest.mark.row("R2", "Q1")
+def test_the_rights_that_a_restore_onto_a_captured_source_asks_for_are_enough() -> None:
+    with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
+        stack.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, n INT)")
+        stack.run("INSERT INTO shop.orders VALUES (1, 1), (2, 2)")
+        stack.begin()
+        stack.run("UPDATE shop.orders SET n = 3 WHERE id = 1", "CREATE USER limited IDENTIFIED BY 'pw'")
+        stack.run("GRANT SELECT, REPLICATION CLIENT ON *.* TO limited")
+        stack.captured()
+        stack.snapshot()
+        settings = stack.read_settings
+        source = settings.source.model_copy(update={"user": "limited", "password": SecretStr("pw")})
+        settings = settings.model_copy(update={"source": source})
+        chosen = Chosen(tables=("shop.orders",), called="shop.orders_before")
+        with pytest.raises(RestoreError) as refused:
+            restore_parts.run(settings, chosen=chosen, into="source", dry_run=True)
+        asked = [re.findall(r"(GRANT .* ON .* TO) …", each) for each in refused.value.problems]
+        assert all(asked)
+        stack.run(*(f"{grant} limited" for (grant,) in asked))
+        restore_parts.run(settings, chosen=chosen, into="source", dry_run=True)
+        restore_parts.run(settings, chosen=chosen, into="source", dry_run=False)
+        with stack.source("shop") as connection:
+            assert capturing.rows_of(connection, "SELECT * FROM orders_before ORDER BY id") == [(1, 3), (2, 2)]
 
 
 @pytest.mark.mysql

@@ -236,11 +236,14 @@ def _why_nothing(bases: Sequence[Base], policy: Policy, wished: int, now: Tso) -
     if wished:
         return "it is held"
     if policy.bases is not None and len(bases) <= policy.bases:
-        return f"there are {len(bases)} dumps, and {policy.bases} are kept; `pumphouse archive dump` takes the next"
+        return (
+            f"{len(bases)} of the {policy.bases} bases that are kept are there; `pumphouse archive base` or `pumphouse "
+            "archive dump` makes the next"
+        )
     age = (physical_ms(now) - physical_ms(bases[0].ts)) / _DAY_MS
     if policy.days is not None and age <= policy.days:
-        return f"the oldest dump is {age:.1f} days old, and {policy.days:g} days are kept"
-    return "moments of that long ago need the oldest dump; the next dump that gets old enough lets it go"
+        return f"the oldest base is {age:.1f} days old, and {policy.days:g} days are kept"
+    return "moments of that long ago need the oldest base; the next base that gets old enough lets it go"
 
 
 def require_policy(bases: int | None, days: float | None) -> Policy:

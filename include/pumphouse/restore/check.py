@@ -46,7 +46,7 @@ Place = Literal["restore_target", "target", "source"]
 _OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
 _NAMED = 5
 # What a user needs on a database that a table is renamed into, which gets its foreign keys there.
-_PLACING = ("SELECT", "CREATE", "INSERT", "ALTER", "INDEX")
+_PLACING = ("SELECT", "CREATE", "INSERT", "ALTER", "INDEX")  # a copy for a capture is renamed there, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +219,8 @@ def check_parts(connection: TargetConnection, plan: PartsPlan, view: ArchiveView
         *_server(connection),
         *_own_database(connection),
         *_of_a_tidb(connection, plan, dialect, cluster),
-        *_privileges(connection, [connection.settings.schema_name], LOADING),
-        *_privileges(connection, plan.made, _PLACING),
+        *_privileges(connection, [connection.settings.schema_name], (*LOADING, "CREATE TEMPORARY TABLES")),
+        *_privileges(connection, plan.made, (*_PLACING, "DROP") if plan.followed else _PLACING),
         *_statements(connection, plan, plan.rules.routes, plan.infos, tables, dialect),
         *_one_name(connection, set(plan.places)),
     )
