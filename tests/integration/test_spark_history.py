@@ -317,7 +317,7 @@ def test_no_secret_but_the_archives_travels(made: MadeSource, tmp_path: Path) ->
 
 def test_the_questions_of_the_documentation_are_answered(made: MadeSource, read: Reader, session: SparkSession) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "history.md").read_text()
-    deleted, stays, totals = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    deleted, versions, stays, totals = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     made.create_table(
         "orders",
         [
@@ -343,6 +343,10 @@ def test_the_questions_of_the_documentation_are_answered(made: MadeSource, read:
     read("d.orders", at=noon).createOrReplaceTempView("at_noon")
     read("d.orders", **{"from": noon}).createOrReplaceTempView("since_noon")
     assert [(row._commit_ts, row.rows) for row in session.sql(deleted).collect()] == [(opened.commit_ts, 120)]
+    assert [(row.until is None, row.state, str(row.total)) for row in session.sql(versions).collect()] == [
+        (False, "new", "10.00"),
+        (True, "paid", "12.50"),
+    ]
     assert [(row.state, row.times, round(row.seconds)) for row in session.sql(stays).collect()] == [("new", 121, 2)]
     assert {row.what: row.total for row in session.sql(totals).collect()} == {
         "at noon": Decimal(1500), "update": Decimal("3.50"), "delete": Decimal(-1200),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,6 +125,8 @@ class Follower:
         self._read_now: SourceSettings | None = None
         self._off: BinlogError | None = None  # why that one is to be read no more
         self._lost = ""  # why the source is not read
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="capture-publish")
+        self._under_way: Future[None] | None = None  # a group that is published while the next one is encoded
 
     def run(self) -> None:
         """Until ``stop`` is set; what was read and not decided is read again next time."""
@@ -143,12 +147,13 @@ class Follower:
         finally:
             self._stop.set()
             self._inbox.close()
+            self._beside.shutdown()
             reader.join()
 
     def progress(self) -> Progress:
         """What is published."""
         mark = self._publisher.said
-        waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries))
+        waits = mark.moment > 0 and (self._inbox.busy or bool(self._entries) or self._under_way is not None)
         now = self._clock.now()
         behind = max(0.0, now - mark.moment) if waits else 0.0
         if (
@@ -447,7 +452,13 @@ class Follower:
         self._transactions += 1
 
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:
-        """Publish what has gathered. Without entries the position alone, now and then."""
+        """Publish what has gathered, behind the group before. Without entries the position alone, now and then.
+
+        While more waits, the caller goes on with that; but not past XA transactions, whose files are of one mark.
+        """
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
         due = self._prepared.save() or always or self._clock.monotonic() - self._marked_at >= _MARK_S
         mark = replace(
             self._journal.mark,
@@ -460,24 +471,27 @@ class Follower:
             offset=self._place[1],
             prepared=dict(self._prepared.places),
         )
-        if self._entries or (mark != self._journal.mark and due):
-            self._publisher.publish(self._entries, mark, self._acknowledge)
-            self._prepared.tidy()
-            self._entries.clear()
-            self._bytes = 0
-            self._marked_at = self._clock.monotonic()
-        else:
-            self._acknowledge()  # of nothing that is ours
-
-    def _acknowledge(self) -> None:
-        """Let the source go on: all that was taken is on stable storage, and decided in the journal."""
-        asked, self._asked = self._asked, None
-        if asked is None or self._stream is None:
+        acknowledge, self._asked = partial(_acknowledge, self._stream, self._asked), None
+        if not (self._entries or (mark != self._journal.mark and due)):
+            acknowledge()  # of nothing that is ours
             return
-        try:
-            self._stream.acknowledge(asked)
-        except SourceFailed as error:
-            log.warning("not_acknowledged", error=str(error))  # the reader finds that out, too
+        entries, self._entries, self._bytes = self._entries, [], 0
+        self._marked_at = self._clock.monotonic()
+        if self._inbox.busy and not (always or mark.prepared):
+            self._under_way = self._beside.submit(self._publisher.publish, entries, mark, acknowledge)
+        else:
+            self._publisher.publish(entries, mark, acknowledge)
+            self._prepared.tidy()
+
+
+def _acknowledge(stream: Stream | None, asked: Group | None) -> None:
+    """Let the source go on: all that was taken is on stable storage, and decided in the journal."""
+    if asked is None or stream is None:
+        return
+    try:
+        stream.acknowledge(asked)
+    except SourceFailed as error:
+        log.warning("not_acknowledged", error=str(error))  # the reader finds that out, too
 
 
 def _off(connection: ServerConnection, source: SourceSettings, capture: CaptureSettings) -> BinlogError | None:

@@ -48,7 +48,7 @@ class Entry:
 
 
 class Publisher:
-    """Writes entries; owns the journal's end. One thread publishes, any may ask for outcomes.
+    """Writes entries; owns the journal's end. One thread at a time publishes, any may ask for outcomes.
 
     Args:
         client: not closed here.
