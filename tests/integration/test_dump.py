@@ -30,7 +30,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Throttle
 from pumphouse.diff.compare import compare
 from pumphouse.dump.chunks import ChunkWriter
 from pumphouse.dump.run import DumpReport, take_dump
-from pumphouse.dump.source import TableChanged, execute, session
+from pumphouse.dump.source import TableChanged, execute, identity, session
 from pumphouse.errors import (
     ConfigError,
     LoadError,
@@ -353,7 +353,10 @@ def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
     first = again
     world.workload.start_ddl(WHILE_RUNNING[:2], 1.0, lambda _: None)
     world.workload.wait_ddl(120)
-    old_one = BaseBegun(cluster_id=world.archive.cluster_id, low=world.archive.end(), tables=None, over=None)
+    with session(world.settings.source) as connection:
+        server = identity(connection)
+    low = world.archive.end()
+    old_one = BaseBegun(cluster_id=world.archive.cluster_id, low=low, tables=None, over=None, server=server)
     world.archive.store.put(base_begun(old_one.low), old_one.to_json())
     with pytest.raises(UsageError, match="has not ended"):
         world.dump(tables=["shop.customers"])
@@ -371,6 +374,27 @@ def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
     world.extend()
     assert world.restore(mark).plan.base == report.ts
     world.require_equal(mark)
+
+
+@pytest.mark.row("A5", "Q4")
+def test_what_was_read_of_one_server_is_no_part_of_a_dump_of_another(world: World) -> None:
+    """A failover behind the address: what the log never had may be in what was read before."""
+
+    def fail_over(number: int) -> None:
+        with session(world.settings.source) as connection:
+            execute(connection, f"SET GLOBAL server_id = {number}")
+
+    with Parts(world.settings) as parts:
+        times = iter(range(1000))
+
+        def settle(_: float | None) -> None:
+            if next(times) == 4:
+                fail_over(77)
+
+        with pytest.raises(SourceFailed, match="another server than the one that this dump began to read"):
+            take_dump(parts.archive, parts.cluster, parts.history, world.settings, settle=settle)
+    assert not world.dump(chunk_bytes=1 << 20).resumed
+    fail_over(1)
 
 
 @pytest.mark.row("A5", "R1")

@@ -177,12 +177,14 @@ class BaseBegun(Record):
     """A dump that was begun: after ``low``, of the tables with these names (None = of all). Or a fold of ``low``.
 
     ``over``: the earlier base that the other tables come from, or that is folded, by what names it (its ``begun``).
+    ``server``: identity of the server that is read; '' = it is not known, or no matter.
     """
 
     cluster_id: Uint64
     low: Tso
     tables: tuple[str, ...] | None
     over: Tso | None
+    server: str = ""
 
     @property
     def folds(self) -> bool:

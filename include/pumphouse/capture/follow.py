@@ -148,6 +148,8 @@ class Follower:
             self._stop.set()
             self._inbox.close()
             self._beside.shutdown()
+            if self._under_way is not None and (failure := self._under_way.exception()) is not None:
+                log.warning("group_not_published", error=str(failure))
             reader.join()
 
     def progress(self) -> Progress:
@@ -454,11 +456,14 @@ class Follower:
     def _flush(self, *, always: bool = False, schema: int | None = None) -> None:
         """Publish what has gathered, behind the group before. Without entries the position alone, now and then.
 
-        While more waits, the caller goes on with that; but not past XA transactions, whose files are of one mark.
+        While more waits, the caller goes on with that; but not past prepared XA transactions: which of their files may
+        go is known once the mark is decided.
         """
         if self._under_way is not None:
-            self._under_way.result()
-            self._under_way = None
+            try:
+                self._under_way.result()
+            finally:
+                self._under_way = None
         due = self._prepared.save() or always or self._clock.monotonic() - self._marked_at >= _MARK_S
         mark = replace(
             self._journal.mark,
@@ -475,13 +480,13 @@ class Follower:
         if not (self._entries or (mark != self._journal.mark and due)):
             acknowledge()  # of nothing that is ours
             return
-        entries, self._entries, self._bytes = self._entries, [], 0
-        self._marked_at = self._clock.monotonic()
         if self._inbox.busy and not (always or mark.prepared):
-            self._under_way = self._beside.submit(self._publisher.publish, entries, mark, acknowledge)
+            self._under_way = self._beside.submit(self._publisher.publish, self._entries, mark, acknowledge)
         else:
-            self._publisher.publish(entries, mark, acknowledge)
+            self._publisher.publish(self._entries, mark, acknowledge)
             self._prepared.tidy()
+        self._entries, self._bytes = [], 0
+        self._marked_at = self._clock.monotonic()
 
 
 def _acknowledge(stream: Stream | None, asked: Group | None) -> None:

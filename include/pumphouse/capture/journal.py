@@ -8,7 +8,7 @@ column) and the keys. Start ts and commit ts ascend over the whole journal. One 
 the last one of the last file can be torn: its bytes end with the file, or are zeros to the end of it, which no record
 has at its end. Anything else that does not read is damage. Files go, oldest first, once no Pump can ask about them.
 
-One thread appends; any thread may look.
+One thread at a time appends; any thread may look.
 """
 
 from __future__ import annotations

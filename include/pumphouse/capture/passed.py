@@ -7,19 +7,18 @@ binlog before: once the source shows all that its binlog has, no row is missing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import structlog
-from pymysql.connections import Connection
 
 from pumphouse.capture.primary import candidates, not_primary
 from pumphouse.capture.source.gtid import GtidSet
 from pumphouse.capture.source.model import Position
 from pumphouse.capture.source.session import hides, position_now
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.dump.source import execute, is_tidb, session, where
+from pumphouse.dump.source import identity, is_tidb, session, where
 from pumphouse.errors import SourceErrant, WindowHeld
+from pumphouse.mysql import ServerConnection
 from pumphouse.registry.base import CaptureRecord, CaptureState, Cluster
 from pumphouse.registry.captures import is_live
 from pumphouse.settings import CaptureSettings, ServerSettings, SourceSettings
@@ -32,15 +31,6 @@ _ABSENT_S = 60.0
 # Nobody waits so long without a word of what for.
 _TELL_S = 30.0
 _EXECUTED_S = 10.0
-
-
-def identity(connection: Connection[Any]) -> str:
-    """What two connections to one server have in common."""
-    names = "'server_uuid', 'hostname', 'port', 'datadir', 'server_id'"
-    found = execute(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
-    values = {str(name).lower(): str(value) for name, value in found}
-    parts = ("hostname", "port", "datadir", "server_id")
-    return values.get("server_uuid") or ":".join(values.get(name, "") for name in parts)
 
 
 def require_goes_on(source: ServerSettings, position: Position, server: str, clock: Clock = SYSTEM_CLOCK) -> str:
@@ -97,50 +87,63 @@ def waiter(
     ``wait`` raises WindowHeld where captures are registered and none is of this source, where another of
     ``capture.hosts`` may have taken its place, or where it takes longer.
     """
-    heirs = {where(each) for each in candidates(source, capture)} if capture.hosts else set()
+    return _Waiter(cluster, source, capture, clock)
 
-    def wait(within_s: float | None) -> None:
-        if not cluster.captures():
+
+class _Waiter:
+    def __init__(self, cluster: Cluster, source: SourceSettings, capture: CaptureSettings, clock: Clock) -> None:
+        self._cluster = cluster
+        self._source = source
+        self._heirs = {where(each) for each in candidates(source, capture)} if capture.hosts else set()
+        self._clock = clock
+
+    def __call__(self, within_s: float | None) -> None:
+        if not self._cluster.captures():
             return
-        with session(source) as connection:
+        until = None if within_s is None else self._clock.monotonic() + within_s
+        with session(self._source) as connection:
             if is_tidb(connection):
                 return
-            # What its heir has taken since is not in it.
-            if heirs and (why := not_primary(connection, source)):
-                raise WindowHeld(f"a dump reads the source, and {why}", hint="set [source] to the primary", holders=[])
-            mine = _of_source(cluster, source, identity(connection), heirs, within_s, clock)
+            self._require_primary(connection)
+            server = identity(connection)
+            mine = self._captures(server, until)
             hidden = hides(connection)
 
             def shown() -> GtidSet | None:
                 return None if hidden() else position_now(connection).gtids
 
             for capture_id in mine:
-                _wait(cluster, capture_id, shown, within_s, clock)
+                _wait(self._cluster, capture_id, shown, until, self._clock)
+            self._require_primary(connection)  # nor what came while this waited
+            if self._of(server) != mine:
+                raise _not_captured(self._cluster.captures(), self._source, server)
 
-    return wait
+    def _require_primary(self, connection: ServerConnection) -> None:
+        """What its heir has taken since is not in it."""
+        if self._heirs and (why := not_primary(connection, self._source)):
+            raise WindowHeld(f"a dump reads the source, and {why}", hint="set [source] to the primary", holders=[])
 
+    def _captures(self, server: str, until: float | None) -> list[str]:
+        """Those of a server; one that follows a server whose place this one has taken is on its way."""
+        absent = self._clock.monotonic() + _ABSENT_S
+        while not (mine := self._of(server)):
+            captures = self._cluster.captures()
+            late = self._clock.monotonic() > (absent if until is None else min(absent, until))
+            if late or self._heirs.isdisjoint(each.source for each in captures):
+                raise _not_captured(captures, self._source, server)
+            self._clock.sleep(_ASK_S)
+        return mine
 
-def _of_source(
-    cluster: Cluster, source: SourceSettings, server: str, heirs: Container[str], within_s: float | None, clock: Clock
-) -> list[str]:
-    """The captures of a server; one that follows a server whose place this one has taken is on its way."""
-    until = clock.monotonic() + (_ABSENT_S if within_s is None else min(within_s, _ABSENT_S))
-    while True:
-        captures = cluster.captures()
-        mine = [each.capture_id for each in captures if each.server == server or each.source == where(source)]
-        if mine or clock.monotonic() > until or not any(each.source in heirs for each in captures):
-            break
-        clock.sleep(_ASK_S)
-    if not mine:
-        raise _not_captured(captures, source, server)
-    return mine
+    def _of(self, server: str) -> list[str]:
+        here = where(self._source)
+        return [each.capture_id for each in self._cluster.captures() if server == each.server or here == each.source]
 
 
 def _wait(
     cluster: Cluster,
     capture_id: str,
     shown: Callable[[], GtidSet | None],
-    within_s: float | None,
+    until: float | None,
     clock: Clock,
 ) -> None:
     """``shown``: what the source has, once it shows all that it had; None = not yet."""
@@ -167,7 +170,7 @@ def _wait(
         now = clock.monotonic()
         if is_live(record, clock.now()):
             seen = now
-        if now - seen > _ABSENT_S or (within_s is not None and now - began > within_s):
+        if now - seen > _ABSENT_S or (until is not None and now > until):
             raise _held(record, wanted)
         if now - told > _TELL_S:
             told = now

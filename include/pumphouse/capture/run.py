@@ -1,7 +1,8 @@
 """``pumphouse capture run``: the process of one source, from its start to its end.
 
-Three threads: one reads the binlog ahead, up to a number of bytes; the main one encodes and publishes; one renews the
-lease, says how far it is, and lets go of what no Pump can ask about any more.
+One thread reads the binlog ahead, up to a number of bytes; the main one encodes; a group is published by it, or by one
+beside it while more waits; one renews the lease, says how far it is, and lets go of what no Pump can ask about any
+more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from pumphouse.capture.follow import Follower
 from pumphouse.capture.journal import NOTHING, Journal, Mark, has_journal, open_journal, timestamps_went_back
 from pumphouse.capture.keys import writes_actions
 from pumphouse.capture.lease import Lease, Progress, new_owner
-from pumphouse.capture.passed import identity
 from pumphouse.capture.primary import find_primary
 from pumphouse.capture.publish import Entry, Publisher, Stopped
 from pumphouse.capture.schemas import Schemas, ServerKind, StoredSchema, server_kind
@@ -36,7 +36,7 @@ from pumphouse.capture.source.warm import warm
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import ResolverServer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.dump.source import execute, session, where
+from pumphouse.dump.source import execute, identity, session, where
 from pumphouse.durable import PRIVATE_DIR, make_dirs
 from pumphouse.errors import CaptureRefused, ConfigError, GapError, HistoryUnavailable, SourceFailed, SourceHeld
 from pumphouse.loader.apart import require_no_target

@@ -137,7 +137,7 @@ def _read_keys(
         (name, column.name.lower()): column
         for name, table in tables.items()
         for column in table.columns
-        if (column.json and dialect is Dialect.MARIADB) or column.data_type == "tinytext"
+        if dialect is Dialect.MARIADB and (column.json or column.data_type == "tinytext")
     }
     for schema, table, name, repeats, kind, column, length, over in of(
         f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, INDEX_TYPE, COLUMN_NAME, SUB_PART, {expression}"
@@ -163,7 +163,7 @@ def _read_keys(
 
 def _too_long(charset: str, length: bytes | str | None) -> bool:
     """Whether a MySQL's key over a TINYTEXT is shorter."""
-    return length is None or key_bytes(charset, int(text(length))) > 255
+    return length is not None and key_bytes(charset, int(text(length))) > 255
 
 
 def unseen_of(connection: ServerConnection, side: str, dialect: Dialect, schemas: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock, Throttle
 from pumphouse.dump.chunks import ChunkWriter, Stopped
 from pumphouse.dump.objects import read_objects
-from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
+from pumphouse.dump.source import TableChanged, execute, identity, require_binlogs, require_primary, session, where
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, SourceHeld, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
@@ -185,6 +185,7 @@ class _Dump:
         self._clock = clock
         self._throttle = Throttle(settings.dump.bytes_per_s, clock)
         self._rows = self._estimate = 0
+        self._server = ""
         self._lock = threading.Lock()
         self._extending = threading.Lock()
 
@@ -193,7 +194,7 @@ class _Dump:
         started = self._clock.monotonic()
         require_no_target(self._settings.source, self._settings.target_sections)
         there = self._patiently(self._look)
-        found = self._unfinished()
+        found = self._unfinished(self._server)
         if found is not None and tables is not None and tuple(tables) != found.tables:
             names = ", ".join(found.tables or ("everything",))
             raise UsageError(
@@ -217,6 +218,7 @@ class _Dump:
             self._extend()
             view = read_view(self._archive, since=log_from)
             state = survey(view, log_from, self._chunks(low), at, kept, chosen, self._settings.dump.without)
+            self._require_same_server()
             if not state.missing:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="",
                             descends=None if earlier is None else earlier.since)  # fmt: skip
@@ -280,7 +282,17 @@ class _Dump:
             pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
             require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
             self._estimate = _estimated_rows(connection)
+            self._server = identity(connection)
             return _tables_of(connection)
+
+    def _require_same_server(self) -> None:
+        """Behind an address there may be another server by now."""
+        with session(self._settings.source) as connection:
+            if identity(connection) != self._server:
+                raise SourceFailed(
+                    f"{where(self._settings.source)} is another server than the one that this dump began to read",
+                    hint=(advice.dump(), " begins anew"),
+                )
 
     def _patiently(self, look: Callable[[], _T]) -> _T:
         """What looks at all tables of the source, again while one is locked; SourceHeld when it stays so."""
@@ -292,11 +304,12 @@ class _Dump:
                 self._clock.sleep(_pause_s(number))
         return look()
 
-    def _unfinished(self) -> BaseBegun | None:
+    def _unfinished(self, server: str) -> BaseBegun | None:
         """The newest dump that was begun; None when there is nothing to go on with.
 
         One that is published is done, and an older one nobody's any more. One that is too old would be a dump of rows
-        from then. One of tables that there are not would read nothing.
+        from then. One of tables that there are not would read nothing. One of another server may have read what neither
+        this one nor the log has.
         """
         keys = {each.key for each in self._archive.store.list(layout.BASE)}
         begun = [layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))]
@@ -307,8 +320,11 @@ class _Dump:
         found = BaseBegun.from_json(key, self._archive.store.get(key))
         age_s = (physical_ms(self._cluster.tso()) - physical_ms(low)) / 1000
         unknown = _unknown(read_view(self._archive), found.tables) if found.tables is not None else []
-        if age_s > self._settings.dump.resume_s or unknown:
-            log.warning("dump_given_up", begun=show(low), age_s=round(age_s), tables=found.tables, unknown=unknown)
+        if age_s > self._settings.dump.resume_s or unknown or found.server != server:
+            log.warning(
+                "dump_given_up", begun=show(low), age_s=round(age_s), tables=found.tables, unknown=unknown,
+                server=found.server, server_now=server,
+            )  # fmt: skip
             return None
         log.info("dump_resumed", begun=show(low), tables=found.tables or "all")
         return found
@@ -335,7 +351,11 @@ class _Dump:
                     hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
                 )
         begun = BaseBegun(
-            cluster_id=self._archive.cluster_id, low=low, tables=None if tables is None else tuple(tables), over=over
+            cluster_id=self._archive.cluster_id,
+            low=low,
+            tables=None if tables is None else tuple(tables),
+            over=over,
+            server=self._server,
         )
         body = begun.to_json()
         put_once(self._archive.store, layout.base_begun(low), body, lambda found: found == body, clock=self._clock)

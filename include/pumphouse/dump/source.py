@@ -211,6 +211,17 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
+def identity(connection: Connection[Any]) -> str:
+    """What connections to one server have in common, and to two servers have not; '' of a TiDB: its servers are one."""
+    if is_tidb(connection):
+        return ""
+    names = "'server_uuid', 'hostname', 'port', 'datadir', 'server_id'"
+    found = execute(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    values = {str(name).lower(): str(value) for name, value in found}
+    parts = ("hostname", "port", "datadir", "server_id")
+    return values.get("server_uuid") or ":".join(values.get(name, "") for name in parts)
+
+
 def is_tidb(connection: Connection[Any]) -> bool:
     """Whether the server is a TiDB, which reads at any timestamp and whose LOCK TABLES locks nothing."""
     return "tidb" in str(execute(connection, "SELECT VERSION()")[0][0]).lower()

@@ -15,6 +15,7 @@ from pumphouse.model.table import (
     ColumnFlag,
     ColumnInfo,
     DbInfo,
+    FieldType,
     IndexColumn,
     IndexInfo,
     MysqlType,
@@ -28,6 +29,11 @@ from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
 _ONLY_A_MARIADB = "only a MariaDB has such an index"
+_SIZES = {
+    MysqlType.TINY: 1, MysqlType.YEAR: 1, MysqlType.SHORT: 2, MysqlType.ENUM: 2, MysqlType.INT24: 3, MysqlType.DATE: 3,
+    MysqlType.NEWDATE: 3, MysqlType.LONG: 4, MysqlType.FLOAT: 4,
+}  # fmt: skip
+_TIMES = {MysqlType.TIME: 3, MysqlType.TIMESTAMP: 4, MysqlType.DATETIME: 5}  # and of two digits of a fraction one more
 _KEY_BYTES = 3072  # of a key's columns together; a MariaDB's unique key over more has a hash of them
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
@@ -172,7 +178,9 @@ def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
                 continue
             if kind.tp == MysqlType.JSON or (kind.tp in BLOBS and part.length < 0):
                 return _ONLY_A_MARIADB
-            if kind.tp in STRINGS:
+            if kind.tp not in STRINGS:
+                size += _size_in_key(kind)
+            else:
                 charset = charset_there(dialect, kind.charset or "binary", checked=checked)
                 length = part.length if part.length >= 0 else kind.flen
                 if kind.tp == MysqlType.TINY_BLOB and dialect is Dialect.MYSQL and key_bytes(charset, length) > 255:
@@ -182,6 +190,18 @@ def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
 
     found = {index.id: why(index) for index in info.indexes if not index.primary}
     return {id_: said for id_, said in found.items() if said}
+
+
+def _size_in_key(kind: FieldType) -> int:
+    """Of a column that is no string, in a key."""
+    if kind.tp == MysqlType.NEWDECIMAL:
+        whole, scale = kind.flen - max(kind.decimal, 0), max(kind.decimal, 0)
+        return sum(4 * (digits // 9) + (digits % 9 + 1) // 2 for digits in (whole, scale))
+    if kind.tp == MysqlType.BIT:
+        return (kind.flen + 7) // 8
+    if kind.tp in _TIMES:
+        return _TIMES[MysqlType(kind.tp)] + (max(kind.decimal, 0) + 1) // 2
+    return _SIZES.get(MysqlType(kind.tp), 8)
 
 
 def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
