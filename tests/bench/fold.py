@@ -1,11 +1,13 @@
-"""Folds by the command: a base of 900,000 rows of 350 bytes, and a window that touches every part of it.
+"""Folds by the command: a base of 900,000 rows of 350 bytes, and a window that touches every part of it; and its proof.
 
 The baseline is a copy of the base's Parquet files by pyarrow: read, and written as a base is. ``unchanged_s`` is the
-same command where one row of another table has changed.
+same command where one row of another table has changed. The baseline of `archive verify` reads the same objects, takes
+their SHA-256, and opens those that are Parquet by pyarrow.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -27,16 +29,21 @@ _TXNS, _MORE = 300_000, 30_000
 
 
 def _fold(kept: ArchiveSettings, cluster_id: int) -> tuple[dict[str, Any], Watch]:
+    """`archive base`."""
+    return _archive(kept, cluster_id, "base")
+
+
+def _archive(kept: ArchiveSettings, cluster_id: int, command: str) -> tuple[dict[str, Any], Watch]:
     """The whole command, with the start of its interpreter."""
     env = {"PUMPHOUSE_ARCHIVE__ROOT": kept.root, "PUMPHOUSE_ARCHIVE__CLUSTER_ID": str(cluster_id)}
     child = subprocess.Popen(
-        [sys.executable, "-m", "pumphouse", "archive", "base", "--json"],
+        [sys.executable, "-m", "pumphouse", "archive", command, "--json"],
         stdout=subprocess.PIPE, text=True, env={**os.environ, **env},
     )  # fmt: skip
     with Watch(child.pid) as watch:
         out, _ = child.communicate()
     if child.returncode:
-        raise RuntimeError(f"the fold failed with exit code {child.returncode}")
+        raise RuntimeError(f"archive {command} failed with exit code {child.returncode}")
     return json.loads(out), watch
 
 
@@ -78,4 +85,23 @@ def bench(work: Path, runs: int) -> Result:
     return Result("base_fold", "rows/s", samples, "rows/s copied by pyarrow, one thread", _copied(source, work))
 
 
-BENCHES: dict[str, Callable[[Path, int], Result]] = {"base_fold": bench}
+def verify(work: Path, runs: int) -> Result:
+    """MB of objects a second."""
+    source = MadeSource(work / "verified")
+    archive(source, _TXNS)
+    _fold(source.settings, source.cluster_id)
+    files = [each for each in (source.root / str(source.cluster_id)).rglob("*") if each.is_file()]
+    size, samples = sum(each.stat().st_size for each in files) / 1e6, []
+    for _ in range(runs):
+        _, watch = _archive(source.settings, source.cluster_id, "verify")
+        samples.append(watch.sample(size))
+    began = time.perf_counter()
+    for each in files:
+        hashlib.sha256(each.read_bytes()).digest()
+        if each.suffix == ".parquet":
+            pq.read_table(each)
+    floor = size / (time.perf_counter() - began)
+    return Result("verify_full", "MB/s", samples, "the same read, hashed, and opened by pyarrow, MB/s", floor)
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {"base_fold": bench, "verify_full": verify}
