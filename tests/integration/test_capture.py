@@ -53,6 +53,7 @@ def test_what_plain_sql_writes_reaches_a_target() -> None:
         stack.require_equal()
 
 
+@pytest.mark.mariadb("it writes under GTID domains")
 @pytest.mark.row("Q2", "Q3")
 def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
     """Statements that publish nothing are on no Pump: here those of a domain of its own, before one that is."""
@@ -85,6 +86,7 @@ def test_a_lost_journal_knows_the_schema_by_the_last_that_was_decided() -> None:
         stack.require_equal()
 
 
+@pytest.mark.mariadb("its binlog has no metadata at all")
 @pytest.mark.row("Q1", "Q2")
 def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused() -> None:
     with mariadb.directory_in_memory() as directory, captured_stack(directory) as stack:
@@ -135,6 +137,7 @@ def test_two_at_once_a_lost_journal_and_a_source_that_is_not_ready_are_refused()
         assert stack.compared("restore").differences == []
 
 
+@pytest.mark.mariadb("RESET MASTER, and a target without TLS beside a source with it")
 @pytest.mark.row("Q1", "Q2", "Q4")
 def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
     monkeypatch: pytest.MonkeyPatch,
@@ -203,6 +206,7 @@ def test_an_old_journal_a_reset_source_and_a_dump_of_another_server_are_refused(
         assert "no capture main" in stack.pumphouse("capture", "forget", "main").stderr
 
 
+@pytest.mark.mariadb("a MySQL writes what its foreign keys change")
 @pytest.mark.row("Q3")
 def test_what_cannot_be_followed_is_named_and_left_out_by_a_setting() -> None:
     def prepare(stack: CapturedStack) -> None:
