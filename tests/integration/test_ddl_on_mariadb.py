@@ -33,7 +33,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.render import render
-from pumphouse.schema.table_sql import create_object
+from pumphouse.schema.table_sql import create_object, plain_indexes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TimedJob
 from pumphouse.settings import ServerSettings, TargetSettings
@@ -336,6 +336,12 @@ def test_a_key_that_a_mariadb_alone_can_have_is_left_out_elsewhere(target: Targe
     _evolve(target, source, "d.t", lambda t: add_key(t, key("v", ("doc", 9), "a")), Action.ADD_INDEX)
     _evolve(target, source, "d.t", lambda t: remove_key(t, "u"), Action.DROP_INDEX)
     assert target.show("d.t").count("KEY `") == (3 if is_mysql() else 8)
+
+
+@pytest.mark.row("S2")
+def test_a_key_over_a_type_that_is_not_known_is_measured_too(source: Source) -> None:
+    source.create("d.t", [ID, col("v", 225)], [key("k", "v")])  # a TiDB's vector
+    assert [[each.name for each in plain_indexes(source.info("d.t"), dialect)] for dialect in Dialect] == [["k"]] * 3
 
 
 # -- ALTER by comparison: the result must be what CREATE TABLE of the new info makes

@@ -29,11 +29,12 @@ from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
 _ONLY_A_MARIADB = "only a MariaDB has such an index"
-_SIZES = {
+_SIZES: dict[int, int] = {
     MysqlType.TINY: 1, MysqlType.YEAR: 1, MysqlType.SHORT: 2, MysqlType.ENUM: 2, MysqlType.INT24: 3, MysqlType.DATE: 3,
     MysqlType.NEWDATE: 3, MysqlType.LONG: 4, MysqlType.FLOAT: 4,
 }  # fmt: skip
-_TIMES = {MysqlType.TIME: 3, MysqlType.TIMESTAMP: 4, MysqlType.DATETIME: 5}  # and of two digits of a fraction one more
+# And of two digits of a fraction one more.
+_TIMES: dict[int, int] = {MysqlType.TIME: 3, MysqlType.TIMESTAMP: 4, MysqlType.DATETIME: 5}
 _KEY_BYTES = 3072  # of a key's columns together; a MariaDB's unique key over more has a hash of them
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
@@ -152,7 +153,7 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
 
     What a MySQL or TiDB cannot have is not on one.
     """
-    lacking = {} if dialect in (None, Dialect.MARIADB) else _lacking(info, dialect)
+    lacking = _lacking(info, dialect)
     found = [i for i in info.indexes if i.public and not i.primary and i.id not in lacking]
     if dialect is Dialect.TIDB:
         hidden = {c.name.lower(): c.generated_expr for c in info.columns if c.hidden}
@@ -165,8 +166,10 @@ def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[Index
     ]
 
 
-def _lacking(info: TableInfo, dialect: Dialect) -> dict[int, str]:
+def _lacking(info: TableInfo, dialect: Dialect | None) -> dict[int, str]:
     """Ids of the indexes that a MySQL or TiDB cannot have, and why. A MariaDB's JSON is text, a key any text."""
+    if dialect is None or dialect is Dialect.MARIADB:
+        return {}
     types = {column.name.lower(): column.type for column in info.public_columns}
     checked = not info.of_tidb
 
@@ -200,8 +203,8 @@ def _size_in_key(kind: FieldType) -> int:
     if kind.tp == MysqlType.BIT:
         return (kind.flen + 7) // 8
     if kind.tp in _TIMES:
-        return _TIMES[MysqlType(kind.tp)] + (max(kind.decimal, 0) + 1) // 2
-    return _SIZES.get(MysqlType(kind.tp), 8)
+        return _TIMES[kind.tp] + (max(kind.decimal, 0) + 1) // 2
+    return _SIZES.get(kind.tp, 8)
 
 
 def late_indexes(info: TableInfo, dialect: Dialect) -> list[IndexInfo]:
